@@ -1,0 +1,42 @@
+"""The NATS configuration, written from the permission table that local and container stacks share."""
+
+import json
+from pathlib import Path
+
+PERMISSIONS = Path(__file__).parent.parent / "nats" / "permissions.json"
+
+
+def nats_config(listen, store, passwords=None, monitor=None):
+    """The text of a nats.conf. Without `passwords` everybody may do everything (for tests on loopback)."""
+    lines = [
+        f"listen: {json.dumps(listen)}",
+        # The log in Postgres refills what a power cut takes from a stream, so a second between syncs is safe.
+        f"jetstream {{ store_dir: {json.dumps(str(store))}, sync_interval: 1s, max_mem: 1G, max_file: 20G }}",
+        "max_payload: 1MB",
+        "write_deadline: 10s",
+    ]
+    if monitor:
+        lines.append(f"http: {json.dumps(monitor)}")
+    if passwords:
+        users = [
+            {"user": user, "password": passwords[user], "permissions": permissions} for user, permissions in permission_table().items()
+        ]
+        lines.append("authorization {\n  users = [\n" + "".join(f"    {json.dumps(user)}\n" for user in users) + "  ]\n}")
+    return "\n".join(lines) + "\n"
+
+
+def permission_table(path=PERMISSIONS):
+    """For each NATS user what it may publish and subscribe to, in the server's own terms."""
+    table = json.loads(Path(path).read_text())
+    return {user: _permissions(user, own, table) for user, own in table["users"].items()}
+
+
+def _permissions(user, own, table):
+    groups = [table["groups"][name] for name in own.get("groups", [])] + [own]
+    result = {
+        verb: {"allow": [subject.replace("{user}", user) for group in groups for subject in group.get(verb, [])]}
+        for verb in ("publish", "subscribe")
+    }
+    if own.get("replies"):
+        result["allow_responses"] = True
+    return result

@@ -1,0 +1,71 @@
+"""The seven services as processes, each with its own credentials and nobody else's."""
+
+import os
+import re
+import signal
+
+from . import health
+from .process import Process
+from .settings import SERVICES, check_free, role
+
+# Those that others call come first; the public door opens last and closes first.
+START_ORDER = ("artifact", "approval", "scheduler", "observer", "tool-executor", "planner", "ingress")
+
+_SECRET = re.compile(r"(_KEY|_TOKEN|_TOKENS|_SECRET|_PASSWORD)$")
+_KEYS_FOR = {"planner": re.compile(r"_API_KEY$"), "artifact": re.compile(r"^AWS_")}
+_CONNECTION = re.compile(r"^ESC_(TEST_.*|URL|(NATS|DATABASE|REDIS|ARTIFACT)_URL)$")
+_NOTHING = re.compile(r"(?!)")
+
+
+class Service:
+    """One instance of a service. The first has the configured port; more of them get a free one."""
+
+    def __init__(self, name, port, state, instance=1):
+        self.service, self.port = name, port
+        self.name = name if instance == 1 else f"{name}-{instance}"
+        self.process = Process(self.name, state)
+
+    def launch(self, program, env, cwd):
+        """Start it; `wait` then waits until it is ready."""
+        check_free(self.name, self.port)
+        self.process.start([program], env=env, cwd=cwd)
+
+    def wait(self, seconds=30):
+        """Wait until it says that it can work."""
+        self.process.wait_ready(self.ready, seconds)
+
+    def ready(self):
+        """Whether it says that it can work."""
+        return health.get(self.port, "/readyz")[0] == 200
+
+    def ask_to_stop(self):
+        """SIGTERM: it drains and ends."""
+        self.process.send(signal.SIGTERM)
+
+
+def inherited(service, environ=os.environ):
+    """What a service may see of our own environment: settings, but of secrets only the model keys for the planner and
+    the object store's for artifact, and nothing meant for another service."""
+    others = tuple(f"ESC_{name.replace('-', '_').upper()}__" for name in SERVICES if name != service)
+    keys = _KEYS_FOR.get(service, _NOTHING)
+    return {
+        key: value
+        for key, value in environ.items()
+        if keys.search(key) or not (key.startswith(others) or _CONNECTION.match(key) or _SECRET.search(key))
+    }
+
+
+def environment(service, port, stack):
+    """All that a service is told, from the stack that it is a part of."""
+    local = {
+        "ESC_NATS_URL": stack.nats_url(service),
+        "ESC_DATABASE_URL": stack.database_url(role(service)),
+        "ESC_REDIS_URL": stack.redis_url(),
+        "ESC_LISTEN": f"127.0.0.1:{port}",
+        "ESC_ARTIFACT_URL": f"http://127.0.0.1:{stack.ports['artifact']}",
+        "ESC_INTERNAL_TOKEN": stack.credentials.internal,
+    }
+    if service == "ingress":
+        local["ESC_TOKENS"] = str(stack.token_file)
+    storage = {"ESC_ARTIFACTS_URL": str(stack.state / "artifacts"), "ESC_WORKSPACES": str(stack.state / "workspaces")}
+    return {**storage, **inherited(service), **local}

@@ -1,0 +1,214 @@
+"""The stack: parts and services of one checkout, started, asked after and stopped together."""
+
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import prerequisites
+from .credentials import Credentials, write_private
+from .problem import Problem, say
+from .servers import Nats, Postgres, Valkey
+from .services import START_ORDER, Service, environment
+from .settings import DATABASE, OWNER, SERVICES, Ports
+
+_DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
+
+
+class Stack:
+    """Parts and services over one state folder.
+
+    `state` defaults to `.local` of the checkout. `open_parts` gives parts without passwords, for tests on loopback.
+    """
+
+    def __init__(self, root, ports=None, state=None, open_parts=False):
+        self.root = Path(root)
+        self.ports = ports or Ports.from_env()
+        self.state = Path(state or self.root / ".local")
+        self.secrets_file, self.token_file, self.env_file = (self.state / name for name in ("secrets.json", "tokens.json", "env"))
+        self._prepare_state()
+        self.credentials = None if open_parts else Credentials.keep(self.secrets_file)
+        self.parts = [
+            server(self.state, self.root / ".local" / "parts", self.ports[server.name], self.credentials)
+            for server in (Postgres, Nats, Valkey)
+        ]
+        self.services = {name: Service(name, self.ports[name], self.state) for name in START_ORDER}
+
+    # What to do with it, in the order of a start.
+
+    @contextmanager
+    def alone(self):
+        """Keep a second `up` or `down` of the same state out meanwhile."""
+        with open(self.state / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                say("Waiting for another infra command to finish ...")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self
+
+    def build(self):
+        """Build the services and `esc`, in the profile that `ESC_PROFILE` names."""
+        prerequisites.check(self.root)
+        say("Building ...")
+        words = ["cargo", "build", "--quiet", "--workspace", "--bins", "--profile", _profile()]
+        if os.environ.get("ESC_FEATURES"):
+            words += ["--features", os.environ["ESC_FEATURES"]]
+        if subprocess.run(words, cwd=self.root).returncode != 0:
+            raise Problem("The build failed; the compiler's own words are above.")
+
+    def start_parts(self):
+        """Get the parts, start those that don't run, wait until each answers."""
+        prerequisites.check(self.root, building=False)
+        for part in self.parts:
+            part.get()
+        for part in self.parts:
+            part.launch()
+        for part in self.parts:
+            part.wait()
+
+    def migrate(self):
+        """Bring the database and the streams in step with the program, as their owners."""
+        self.esc("migrate", env={"ESC_DATABASE_URL": self.database_url(OWNER), "ESC_NATS_URL": self.nats_url("operator")})
+
+    def start_services(self, env=None):
+        """Start the services that don't run or run an older build, and wait until each is ready.
+
+        `env`: settings for all of them, over what they inherit."""
+        write_private(self.token_file, self.credentials.token_file())
+        for name, service in self.services.items():
+            if service.process.pid is not None and service.process.outdated:
+                self.stop_service(name)
+            if service.process.pid is None:
+                self._launch(service, env)
+        for service in self.services.values():
+            service.wait()
+
+    def apply_agents(self):
+        """Put the shipped agents in; those already there in the same words stay as they are."""
+        for file in sorted((self.root / "infra" / "agents" / "agents").glob("*.yaml")):
+            self.esc("agents", "apply", str(file), env=self.env())
+
+    def stop(self):
+        """Stop all that runs: the public door first, then the other services together, then the parts."""
+        running = [service for service in self._instances() if service.process.pid is not None]
+        for group in (
+            [service for service in running if service.service == "ingress"],
+            [service for service in running if service.service != "ingress"],
+        ):
+            for service in group:
+                service.ask_to_stop()
+            for service in group:
+                if not service.process.wait_gone(_DRAIN):
+                    say(f"{service.name} did not drain within {_DRAIN} s and is killed.")
+        for service in self._instances():
+            service.process.stop(signal.SIGKILL)
+        for part in reversed(self.parts):
+            part.stop()
+
+    def wipe(self):
+        """Delete the state; the fetched parts stay."""
+        for part in self.parts:
+            part.wipe()
+        for path in self.state.iterdir() if self.state.exists() else ():
+            if path.name not in ("parts", "lock"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    # One service at a time.
+
+    def spawn(self, name, instance=1, env=None, wait=True):
+        """Start an instance of a service; those after the first get a free port."""
+        if instance == 1:
+            service = self.services[name]
+        else:
+            service = Service(name, Ports.free()[name], self.state, instance)
+        self._launch(service, env)
+        if wait:
+            service.wait()
+        return service
+
+    def kill(self, name):
+        """SIGKILL, with no chance to tidy up."""
+        process = self.services[name].process
+        process.send(signal.SIGKILL)
+        process.wait_gone(10)
+
+    def restart(self, name, env=None):
+        """Stop a service unless it is dead, start it, wait until it is ready."""
+        self.stop_service(name)
+        return self.spawn(name, env=env)
+
+    def stop_service(self, name):
+        """SIGTERM and drain; killed when the time is up."""
+        self.services[name].process.stop(seconds=_DRAIN)
+
+    # What to tell others.
+
+    def program(self, name):
+        """The path of a built program."""
+        target = Path(os.environ.get("CARGO_TARGET_DIR") or self.root / "target")
+        return self.root / target / {"dev": "debug"}.get(_profile(), _profile()) / name
+
+    def esc(self, *words, env=None):
+        """Run the `esc` command to its end; a Problem with its words if it fails."""
+        done = subprocess.run(
+            [str(self.program("esc")), *words], cwd=self.root, env={**os.environ, **(env or {})}, capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise Problem(f"`esc {' '.join(words)}` failed: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def env(self):
+        """What `.local/env` holds: enough to use the stack from outside, and no more."""
+        return {
+            "ESC_URL": f"http://127.0.0.1:{self.ports['ingress']}",
+            "ESC_TOKEN": self.credentials.tokens["operator"],
+            "ESC_NATS_URL": self.nats_url("publisher"),
+        }
+
+    def write_env(self):
+        """Write `.local/env`, to be sourced by a shell."""
+        lines = [f"export {key}={shlex.quote(value)}\n" for key, value in self.env().items()]
+        write_private(self.env_file, "".join(lines))
+
+    def nats_url(self, user):
+        """NATS as this user."""
+        login = f"{user}:{self.credentials.nats[user]}@" if self.credentials else ""
+        return f"nats://{login}127.0.0.1:{self.ports['nats']}"
+
+    def database_url(self, name):
+        """The product's database as this role; in an open stack, the superuser's."""
+        if self.credentials is None:
+            return f"postgres://postgres@127.0.0.1:{self.ports['postgres']}/postgres"
+        return f"postgres://{name}:{self.credentials.postgres[name]}@127.0.0.1:{self.ports['postgres']}/{DATABASE}"
+
+    def redis_url(self):
+        """Valkey."""
+        login = f":{self.credentials.valkey}@" if self.credentials else ""
+        return f"redis://{login}127.0.0.1:{self.ports['valkey']}/0"
+
+    # Helpers.
+
+    def _prepare_state(self):
+        self.state.mkdir(parents=True, exist_ok=True)
+
+    def _launch(self, service, env=None):
+        told = {**environment(service.service, service.port, self), **(env or {})}
+        service.launch(self.program(service.service), told, self.root)
+
+    def _instances(self):
+        """Every service instance that left a record, the extra ones of `spawn` too."""
+        found = dict(self.services)
+        for record in (self.state / "run").glob("*.json"):
+            name, _, number = record.stem.rpartition("-")
+            if name in SERVICES and number.isdigit():
+                found[record.stem] = Service(name, 0, self.state, int(number))
+        return list(found.values())
+
+
+def _profile():
+    return os.environ.get("ESC_PROFILE") or "dev"

@@ -1,0 +1,87 @@
+"""Secrets: made once, private, and each service gets its own."""
+
+import hashlib
+import json
+import stat
+import tempfile
+import unittest
+from pathlib import Path
+
+from local.credentials import NATS_USERS, POSTGRES_ROLES, Credentials
+from local.services import environment, inherited
+from local.settings import SERVICES, Ports
+from local.stack import Stack
+
+
+class Secrets(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = Path(folder.name) / "secrets.json"
+
+    def test_they_are_made_once_and_are_private(self):
+        first = Credentials.keep(self.file)
+        self.assertEqual(vars(first), vars(Credentials.keep(self.file)))
+        self.assertEqual(stat.S_IMODE(self.file.stat().st_mode), 0o600)
+
+    def test_what_an_older_file_lacks_is_added(self):
+        kept = vars(Credentials.keep(self.file))
+        lost = json.loads(json.dumps(kept))
+        del lost["nats"]["observer"]
+        self.file.write_text(json.dumps(lost))
+        again = vars(Credentials.keep(self.file))
+        self.assertEqual(again["nats"]["planner"], kept["nats"]["planner"])
+        self.assertIn("observer", again["nats"])
+
+    def test_no_two_are_alike(self):
+        made = Credentials()
+        every = list(made.nats.values()) + list(made.postgres.values()) + list(made.tokens.values()) + [made.valkey, made.internal]
+        self.assertEqual(len(set(every)), len(NATS_USERS) + len(POSTGRES_ROLES) + 4 + 2)
+
+    def test_the_token_file_holds_hashes_only(self):
+        made = Credentials()
+        rows = json.loads(made.token_file())
+        self.assertEqual([row["name"] for row in rows], ["operator", "user", "viewer", "publisher"])
+        for row in rows:
+            token = made.tokens[row["name"]]
+            self.assertEqual(row["sha256"], hashlib.sha256(token.encode()).hexdigest())
+            self.assertNotIn(token, made.token_file())
+
+
+class WhatAServiceIsTold(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.stack = Stack(Path(folder.name), Ports.from_env({}), Path(folder.name) / ".local")
+
+    def test_each_has_its_own_credentials_and_no_others(self):
+        secrets = self.stack.credentials
+        for service in SERVICES:
+            told = " ".join(environment(service, 1, self.stack).values())
+            self.assertIn(secrets.nats[service], told)
+            for other, password in secrets.nats.items():
+                self.assertEqual(other == service, password in told, f"{service} and {other}")
+            for token in secrets.tokens.values():
+                self.assertNotIn(token, told)
+
+    def test_a_sourced_env_file_changes_nothing_inside(self):
+        outside = {"ESC_NATS_URL": "nats://publisher@x", "ESC_TOKEN": "t", "ESC_LOG": "debug", "PATH": "/bin"}
+        self.assertEqual(inherited("planner", outside), {"ESC_LOG": "debug", "PATH": "/bin"})
+
+    def test_keys_go_only_where_they_are_used(self):
+        outside = {"OPENAI_API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "s", "ESC_PLANNER__LOG": "debug"}
+        self.assertEqual(set(inherited("planner", outside)), {"OPENAI_API_KEY", "ESC_PLANNER__LOG"})
+        self.assertEqual(set(inherited("artifact", outside)), {"AWS_SECRET_ACCESS_KEY"})
+        self.assertEqual(set(inherited("tool-executor", outside)), set())
+
+    def test_the_env_file_gives_no_way_in_behind_the_api(self):
+        self.stack.write_env()
+        text = self.stack.env_file.read_text()
+        self.assertIn("export ESC_TOKEN=", text)
+        self.assertIn("nats://publisher:", text)
+        self.assertNotIn("postgres://", text)
+        self.assertEqual(stat.S_IMODE(self.stack.env_file.stat().st_mode), 0o600)
+
+
+if __name__ == "__main__":
+    unittest.main()
