@@ -1,1 +1,33 @@
-//! kernel
+//! The rules of a run, and nothing else: no I/O, no clock, no randomness, no async.
+//!
+//! [`decide`] turns a [`Command`] into [`Event`]s, [`apply`] folds events into a [`RunState`]. Everything that a service
+//! may do to a run goes through the two, so they can be tested and simulated by the million.
+
+pub mod agent;
+mod apply;
+pub mod budget;
+pub mod call;
+pub mod command;
+mod decide;
+pub mod event;
+pub mod ids;
+mod rejection;
+pub mod slice;
+pub mod state;
+mod status;
+pub mod tool;
+mod trust;
+pub mod units;
+mod upcast;
+pub mod wait;
+
+pub use apply::{HeadlessLog, apply};
+pub use command::{Command, Role};
+pub use decide::{Decision, decide};
+pub use event::{Cause, DecodeError, Event, EventData, Recorded};
+pub use ids::{ApprovalId, ArtifactId, CallId, ConversationId, IdError, RunId, Seq, TenantId, TimerId, TurnId, WaitId};
+pub use jiff::Timestamp;
+pub use rejection::Rejection;
+pub use state::{RunState, STATE_VERSION};
+pub use status::Status;
+pub use trust::{Block, Trust, excerpt};

@@ -1,0 +1,172 @@
+//! What an agent file says. Parsing is elsewhere; this is its meaning.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{budget::Limits, units::Duration};
+
+/// An agent definition. A run keeps the version with which it started, by digest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentSpec {
+    /// Its name: `[a-z0-9-]`, at most 63 characters.
+    pub name: String,
+    /// `provider:model`, or several to fall back on in this order.
+    pub model: Models,
+    /// Where the provider is, if not at its usual place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// What the agent is told, with the operator's authority.
+    pub instructions: String,
+    /// Names of the tools that it may use.
+    #[serde(default)]
+    pub tools: Vec<String>,
+    /// Folders with a `SKILL.md`.
+    #[serde(default)]
+    pub skills: Vec<String>,
+    /// Outside events that start a run.
+    #[serde(default)]
+    pub triggers: Vec<Trigger>,
+    /// What turns signals into observations.
+    #[serde(default)]
+    pub observe: Vec<ObserveRule>,
+    /// What a run may spend.
+    #[serde(default)]
+    pub budget: Limits,
+    /// Controls that can be switched off.
+    #[serde(default)]
+    pub controls: Controls,
+    /// How it is known that the objective is reached.
+    #[serde(default)]
+    pub acceptance: Vec<Criterion>,
+    /// What the operator allows by name.
+    #[serde(default)]
+    pub allow: Allow,
+    /// Which ends of parallel calls wake the model.
+    #[serde(default)]
+    pub parallel_wake: ParallelWake,
+    /// How long wakes are gathered before a turn begins.
+    #[serde(default)]
+    pub debounce: Duration,
+    /// How long an approval stays open.
+    #[serde(default = "default_approval_expiry")]
+    pub approval_expiry: Duration,
+}
+
+const fn default_approval_expiry() -> Duration {
+    Duration::from_secs(24 * 3600)
+}
+
+/// One model, or several in order of preference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Models {
+    /// The only one.
+    One(String),
+    /// The first that answers.
+    Several(Vec<String>),
+}
+
+impl Models {
+    /// In order of preference.
+    #[must_use]
+    pub fn all(&self) -> &[String] {
+        match self {
+            Self::One(model) => std::slice::from_ref(model),
+            Self::Several(models) => models,
+        }
+    }
+}
+
+/// An outside event that starts a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Trigger {
+    /// CloudEvent type; a `*` at the end stands for any rest.
+    pub on: String,
+    /// CEL over the event (`id`, `source`, `type`, `subject`, `time`, `data`) that must hold.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// What the run starts with.
+    pub start: Start,
+}
+
+/// What a triggered run starts with. The event itself is added as untrusted data.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Start {
+    /// The objective, with the operator's authority.
+    pub input: String,
+}
+
+/// Rules that turn signals into observations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ObserveRule {
+    /// The tool whose output they are for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// The service whose logs they are for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Shipped sets of rules to add, such as `cargo`.
+    pub packs: Vec<String>,
+    /// Regular expressions of lines that mean failure.
+    pub failure: Vec<String>,
+    /// Regular expressions of lines that mean success.
+    pub success: Vec<String>,
+    /// Regular expressions of lines that mark progress; a first group is the phase, a group named `percent` a number.
+    pub progress: Vec<String>,
+    /// No output for this long needs a decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silence: Option<Duration>,
+    /// How long a failure waits for more evidence, or the end, before it wakes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settle: Option<Duration>,
+}
+
+/// Controls of the planner that can be switched off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Controls(pub BTreeMap<String, Switch>);
+
+/// A switch as people write it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Switch {
+    /// `true` / `false` (YAML 1.1 readers also make these of `on` / `off`).
+    Flag(bool),
+    /// `on`, `off`, `auto`.
+    Word(String),
+}
+
+/// A condition for being done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Criterion {
+    /// In words, judged by the model.
+    Words(String),
+}
+
+/// What the operator allows by name, so that it need not be asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Allow {
+    /// Hosts (`host` or `host:port`) that may be read.
+    pub hosts: Vec<String>,
+    /// Commands that may be run as they stand; a `*` at the end stands for any rest without shell syntax.
+    pub commands: Vec<String>,
+}
+
+/// Which ends of the calls of one turn wake the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ParallelWake {
+    /// When all have ended.
+    #[default]
+    All,
+    /// Also at the first that fails.
+    FirstFailure,
+}

@@ -1,0 +1,389 @@
+//! Folding events into state. Total: no event can fail, since `decide` made it from a state that allowed it.
+
+use crate::{
+    call::{Call, CallStatus, Grant},
+    event::{
+        ApprovalGranted, Ending, Event, EventData, Finding, RunCreated, Speaker, TimerPurpose, ToolFailed,
+        ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
+    },
+    ids::{CallId, RunId},
+    state::{Entry, Fact, FactKind, RunState, Timer, Wake},
+    trust::{Block, Trust},
+    wait::{Condition, WakeKind},
+};
+
+/// An event of a run that comes before `run.created`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the log of run {run_id} starts with `{event_type}` instead of `run.created`")]
+pub struct HeadlessLog {
+    /// Which run.
+    pub run_id: RunId,
+    /// What came first.
+    pub event_type: &'static str,
+}
+
+/// The state after `event`, from the state before it (none before the first).
+///
+/// # Errors
+/// [`HeadlessLog`] if there is no state yet and the event does not make one.
+pub fn apply(state: Option<RunState>, run_id: RunId, event: &Event) -> Result<RunState, HeadlessLog> {
+    match (state, &event.data) {
+        (None, EventData::RunCreated(created)) => Ok(created_state(run_id, event, created)),
+        (None, other) => Err(HeadlessLog { run_id, event_type: other.type_name() }),
+        (Some(mut state), _) => {
+            state.fold(event);
+            Ok(state)
+        }
+    }
+}
+
+fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState {
+    let mut state = RunState {
+        run_id,
+        tenant: created.tenant.clone(),
+        seq: event.seq,
+        created_at: event.at,
+        updated_at: event.at,
+        agent: created.agent.clone(),
+        agent_digest: created.agent_digest.clone(),
+        objective: created.objective.clone(),
+        acceptance: created.acceptance.clone(),
+        conversation_id: created.conversation_id,
+        metadata: created.metadata.clone(),
+        sampled: created.sampled,
+        trigger: created.trigger.clone(),
+        parallel_wake: created.parallel_wake,
+        debounce: created.debounce,
+        limits: created.limits.clone(),
+        spent: Default::default(),
+        queued: true,
+        paused: false,
+        ending: None,
+        ended: false,
+        turn: None,
+        turns_opened: 0,
+        rejected_in_row: 0,
+        wake: None,
+        facts: Default::default(),
+        facts_omitted: 0,
+        history: Default::default(),
+        plan: Vec::new(),
+        plan_revision: 0,
+        calls: Default::default(),
+        wait: None,
+        wait_since: None,
+        last_wait: None,
+        timers: Default::default(),
+        approvals: Default::default(),
+        decided: Default::default(),
+        artifacts: Default::default(),
+        consumed: Default::default(),
+    };
+    state.fact(event, FactKind::Input, "The run was started with this input", created.input.clone(), None);
+    if let Some(trigger) = &created.trigger {
+        state.consumed.insert(trigger.resource_key.clone(), trigger.position);
+    }
+    state
+}
+
+impl RunState {
+    pub(crate) fn fold(&mut self, event: &Event) {
+        self.seq = event.seq;
+        self.updated_at = event.at;
+        match &event.data {
+            EventData::RunCreated(_) | EventData::RunWaiting(_) => {}
+            EventData::RunCancelRequested(requested) => {
+                self.ending = Some(requested.ending.clone());
+                self.queued = false;
+                self.turn = None;
+            }
+            EventData::RunQueued(_) => self.queued = true,
+            EventData::RunRunnable(opened) => self.open_turn(event.seq, opened),
+            EventData::RunPaused(_) => self.paused = true,
+            EventData::RunResumed(_) => self.paused = false,
+            EventData::RunCompleted(end) => self.end(&end.ending),
+            EventData::RunFailed(end) => self.end(&end.ending),
+            EventData::RunCancelled(end) => self.end(&end.ending),
+            EventData::MessageAdded(message) => match message.role {
+                Speaker::Operator => {
+                    self.fact(event, FactKind::Message, "The operator writes", message.block.clone(), None);
+                    self.meet(event, &mut |_, on| matches!(on, Condition::OperatorInput { approval_id: None }));
+                    self.wake(event, WakeKind::OperatorInput);
+                }
+                Speaker::Agent => self.entry(event, "You told the operator", message.block.clone()),
+            },
+            EventData::PlanUpdated(plan) => {
+                self.plan.clone_from(&plan.steps);
+                self.plan_revision = plan.revision;
+            }
+            EventData::ArtifactCreated(created) => self.keep_artifact(created.artifact.clone()),
+            EventData::ArtifactUpdated(updated) => self.keep_artifact(updated.artifact.clone()),
+            EventData::BudgetExceeded(_) => {}
+            EventData::BudgetChanged(changed) => self.limits = changed.limits.clone(),
+            EventData::ExternalMatched(matched) => {
+                let external = &matched.external;
+                let key = external.resource_key.clone();
+                let last = self.consumed.entry(key).or_insert(external.position);
+                *last = (*last).max(external.position);
+                let title = format!("Event `{}` from `{}`", external.event_type, external.source);
+                self.fact(event, FactKind::External, title, matched.block.clone(), None);
+                self.meet(event, &mut |leaf, _| leaf == usize::from(matched.leaf));
+            }
+            EventData::TurnCompleted(turn) => self.fold_turn(event, turn),
+            EventData::TurnRejected(turn) => self.fold_rejection(event, turn),
+            _ => self.fold_call_or_wait(event),
+        }
+    }
+
+    fn fold_call_or_wait(&mut self, event: &Event) {
+        match &event.data {
+            EventData::ToolRequested(requested) => self.fold_request(event, requested),
+            EventData::ToolStarted(started) => self.fold_start(event, started),
+            EventData::ToolDenied(denied) => {
+                let block = denied.reason.clone();
+                self.close_call(event, denied.call_id, FactKind::Failure, "was denied", block);
+            }
+            EventData::ToolCompleted(done) => {
+                self.close_call(event, done.call_id, FactKind::Result, "completed", done.result.block.clone());
+            }
+            EventData::ToolFailed(ToolFailed { call_id, failure, .. }) => {
+                self.close_call(event, *call_id, FactKind::Failure, "failed", failure.block.clone());
+            }
+            EventData::ToolCancelled(cancelled) => {
+                let block = Block::new(&cancelled.reason, Trust::System, "runtime");
+                self.close_call(event, cancelled.call_id, FactKind::Failure, "was cancelled", block);
+            }
+            EventData::ToolInDoubt(doubt) => {
+                if let Some(call) = self.calls.get_mut(&doubt.call_id) {
+                    call.status = CallStatus::InDoubt;
+                }
+            }
+            EventData::ToolReconciled(reconciled) => match reconciled.finding {
+                Finding::Done => {}
+                Finding::NotDone => {
+                    if let Some(call) = self.calls.get_mut(&reconciled.call_id) {
+                        call.status = if call.grant.is_some() { CallStatus::Approved } else { CallStatus::Requested };
+                    }
+                }
+                Finding::Unknown => {
+                    let title = "has an unknown outcome: it may or may not have happened, and is not repeated";
+                    self.close_call(event, reconciled.call_id, FactKind::Failure, title, reconciled.evidence.clone());
+                }
+            },
+            EventData::ObservationRecorded(recorded) => self.fold_observation(event, &recorded.observation),
+            _ => self.fold_wait(event),
+        }
+    }
+
+    fn fold_wait(&mut self, event: &Event) {
+        match &event.data {
+            EventData::WaitRegistered(registered) => {
+                self.wait = Some(registered.wait.clone());
+                self.wait_since = Some(event.at);
+                self.last_wait = self.wait.clone();
+            }
+            EventData::WaitSatisfied(satisfied) => {
+                self.wait = None;
+                self.wake(event, satisfied.kind);
+            }
+            EventData::WaitExpired(_) => {
+                self.wait = None;
+                let block = Block::new("What was waited for did not happen in time.", Trust::System, "runtime");
+                self.fact(event, FactKind::Timer, "The wait's deadline came", block, None);
+                self.wake(event, WakeKind::Timer);
+            }
+            EventData::WaitCancelled(_) => self.wait = None,
+            EventData::TimerSet(set) => {
+                self.timers.insert(set.timer_id, Timer { due: set.due, purpose: set.purpose });
+            }
+            EventData::TimerFired(fired) => {
+                let timer = self.timers.remove(&fired.timer_id);
+                if timer.is_some_and(|timer| timer.purpose == TimerPurpose::Wait) {
+                    let block = Block::new(format!("It was due at {}.", fired.due), Trust::System, "runtime");
+                    self.fact(event, FactKind::Timer, "A timer fired", block, None);
+                }
+                let id = fired.timer_id;
+                self.meet(event, &mut |_, on| matches!(on, Condition::Timer { timer_id, .. } if *timer_id == id));
+            }
+            EventData::TimerCancelled(cancelled) => {
+                for timer in &cancelled.timer_ids {
+                    self.timers.remove(timer);
+                }
+            }
+            EventData::ApprovalRequested(requested) => {
+                let approval = &requested.approval;
+                self.approvals.insert(approval.approval_id, approval.clone());
+                if let Some(call) = approval.call_id.and_then(|call| self.calls.get_mut(&call)) {
+                    call.status = CallStatus::AwaitingApproval;
+                    call.approval_id = Some(approval.approval_id);
+                    call.grant = None;
+                }
+            }
+            EventData::ApprovalGranted(granted) => self.fold_grant(event, granted),
+            EventData::ApprovalDenied(denied) => {
+                let words = denied.reason.as_deref().unwrap_or("no reason given");
+                let block = Block::new(words, Trust::Operator, format!("operator:{}", denied.by));
+                self.fold_answer(event, denied.approval_id, "denied", "The operator said no", block);
+            }
+            EventData::ApprovalExpired(expired) => {
+                let block = Block::new(&expired.reason, Trust::System, "runtime");
+                self.fold_answer(event, expired.approval_id, "expired", "Nobody answered the question", block);
+            }
+            _ => {}
+        }
+    }
+
+    fn fold_turn(&mut self, event: &Event, turn: &TurnCompleted) {
+        self.spent.turns += 1;
+        self.spent.add(&turn.usage);
+        self.rejected_in_row = 0;
+        self.turn = None;
+        if self.wake.is_some_and(|wake| wake.seq <= turn.based_on) {
+            self.wake = None;
+        }
+        self.facts_omitted = 0;
+        let seen = self.facts.iter().take_while(|fact| fact.seq <= turn.based_on).count();
+        for fact in self.facts.drain(..seen).collect::<Vec<_>>() {
+            self.push_history(Entry { seq: fact.seq, at: fact.at, title: fact.title, block: fact.block });
+        }
+        if let Some(text) = &turn.text {
+            self.entry(event, "You said", text.clone());
+        }
+    }
+
+    fn fold_rejection(&mut self, event: &Event, turn: &TurnRejected) {
+        self.spent.turns += 1;
+        self.spent.add(&turn.usage);
+        if !self.is_open_turn(turn.turn_id) {
+            return;
+        }
+        self.turn = None;
+        self.rejected_in_row += 1;
+        let block = Block::new(turn.problems.join("\n"), Trust::System, "runtime");
+        self.fact(event, FactKind::Notice, "Your last answer could not be used", block, None);
+    }
+
+    fn fold_request(&mut self, event: &Event, requested: &ToolRequested) {
+        self.spent.tool_calls += 1;
+        let request = requested.call.clone();
+        let title = format!("You called `{}`", request.tool);
+        self.entry(event, title, Block::new(request.arguments.to_string(), request.trust, "model"));
+        self.calls.insert(
+            request.call_id,
+            Call {
+                request,
+                turn_id: requested.turn_id,
+                status: CallStatus::Requested,
+                attempts: 0,
+                started_at: None,
+                executor: None,
+                approval_id: None,
+                grant: None,
+            },
+        );
+    }
+
+    fn fold_start(&mut self, event: &Event, started: &ToolStarted) {
+        if let Some(call) = self.calls.get_mut(&started.call_id) {
+            call.status = CallStatus::Started;
+            call.attempts = started.attempt;
+            call.started_at = Some(event.at);
+            call.executor = Some(started.executor.clone());
+        }
+    }
+
+    fn fold_observation(&mut self, event: &Event, observation: &crate::call::Observation) {
+        let mut text = observation.changed.clone();
+        for evidence in &observation.evidence {
+            text.push_str(&format!("\n--- line {} ({})\n{}", evidence.line, evidence.rule, evidence.excerpt));
+        }
+        if let Some(missing) = &observation.missing {
+            text.push_str(&format!("\nmissing: {missing}"));
+        }
+        let source = observation.call_id.map_or_else(|| "observer".to_owned(), |call| format!("observer/{call}"));
+        let title = match &observation.decision {
+            Some(why) => format!("Observation ({}): {why}", observation.phase),
+            None => format!("Observation ({})", observation.phase),
+        };
+        let block = Block::new(text, Trust::Untrusted, source);
+        if observation.decision.is_some() {
+            self.fact(event, FactKind::Observation, title, block, observation.call_id);
+            self.wake(event, WakeKind::TaskResult);
+        } else {
+            // Normal progress is folded: only the latest of a call is kept, so that a flood stays one fact.
+            let same = |fact: &Fact| fact.title == title && fact.call_id == observation.call_id;
+            self.facts.retain(|fact| !same(fact));
+            self.fact(event, FactKind::Observation, title, block, observation.call_id);
+        }
+    }
+
+    fn fold_grant(&mut self, event: &Event, granted: &ApprovalGranted) {
+        let call_id = self.approvals.get(&granted.approval_id).and_then(|approval| approval.call_id);
+        if let Some(call) = call_id.and_then(|call| self.calls.get_mut(&call)) {
+            call.status = CallStatus::Approved;
+            if let Some(arguments) = &granted.arguments {
+                call.request.arguments = arguments.clone();
+            }
+            call.grant = Some(Grant { approval_id: granted.approval_id, binding: granted.binding.clone() });
+            self.remember_decided(granted.approval_id, "approved");
+        } else {
+            let words = granted.reason.as_deref().unwrap_or("Yes.");
+            let block = Block::new(words, Trust::Operator, format!("operator:{}", granted.by));
+            self.fold_answer(event, granted.approval_id, "approved", "The operator said yes", block);
+        }
+    }
+
+    /// An answer to a question is a fact; an answer about a call is not, the end of the call will be.
+    fn fold_answer(&mut self, event: &Event, id: crate::ApprovalId, verdict: &str, title: &str, block: Block) {
+        let is_question = self.approvals.get(&id).is_some_and(|approval| approval.call_id.is_none());
+        self.remember_decided(id, verdict);
+        if is_question {
+            self.fact(event, FactKind::Decision, title, block, None);
+            self.meet(
+                event,
+                &mut |_, on| matches!(on, Condition::OperatorInput { approval_id } if *approval_id == Some(id)),
+            );
+        }
+    }
+
+    fn close_call(&mut self, event: &Event, call_id: CallId, kind: FactKind, how: &str, block: Block) {
+        if let Some(call) = self.calls.remove(&call_id) {
+            let title = format!("`{}` {how}", call.request.tool);
+            self.fact(event, kind, title, block, Some(call_id));
+            self.meet(event, &mut |_, on| matches!(on, Condition::TaskResult { call_id: named } if *named == call_id));
+        }
+    }
+
+    fn meet(&mut self, event: &Event, meets: &mut dyn FnMut(usize, &Condition) -> bool) {
+        if let Some(wait) = &mut self.wait {
+            wait.on.meet(event.seq, meets);
+        }
+    }
+
+    fn keep_artifact(&mut self, artifact: crate::call::ArtifactRef) {
+        self.artifacts.retain(|kept| kept.artifact_id != artifact.artifact_id);
+        if self.artifacts.len() == crate::state::MAX_REMEMBERED {
+            self.artifacts.pop_front();
+        }
+        self.artifacts.push_back(artifact);
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        self.ending = Some(ending.clone());
+        self.ended = true;
+        self.queued = false;
+        self.turn = None;
+    }
+
+    fn fact(&mut self, event: &Event, kind: FactKind, title: impl Into<String>, block: Block, call_id: Option<CallId>) {
+        self.push_fact(Fact { seq: event.seq, at: event.at, kind, title: title.into(), block, call_id });
+    }
+
+    fn entry(&mut self, event: &Event, title: impl Into<String>, block: Block) {
+        self.push_history(Entry { seq: event.seq, at: event.at, title: title.into(), block });
+    }
+
+    fn wake(&mut self, event: &Event, kind: WakeKind) {
+        self.wake = Some(Wake { seq: event.seq, kind });
+    }
+}

@@ -1,0 +1,284 @@
+//! Tool calls, their approvals, and what an observer concludes about them.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{ApprovalId, CallId, TurnId},
+    tool::{self, CallKind, Effect},
+    trust::{Block, Trust},
+    units::Duration,
+};
+
+/// A tool call as a turn asks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CallRequest {
+    /// Derived from the turn and the call's place in it.
+    pub call_id: CallId,
+    /// Which tool.
+    pub tool: String,
+    /// With what.
+    pub arguments: serde_json::Value,
+    /// Whether it answers or goes on by itself.
+    #[serde(default)]
+    pub kind: CallKind,
+    /// What it does to the world.
+    pub effect: Effect,
+    /// Whether doing it twice is the same as doing it once.
+    #[serde(default)]
+    pub idempotent: bool,
+    /// Digest of the tool's declaration that the model saw.
+    pub schema_digest: String,
+    /// The least trusted thing that the model saw when it asked.
+    pub trust: Trust,
+    /// How long one attempt may take.
+    pub timeout: Duration,
+}
+
+/// How far a call has come. Ended calls leave the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CallStatus {
+    /// An executor should take it.
+    Requested,
+    /// A person was asked.
+    AwaitingApproval,
+    /// A person said yes; an executor should take it.
+    Approved,
+    /// Its effect may have happened.
+    Started,
+    /// Its executor is gone: its effect may or may not have happened.
+    InDoubt,
+}
+
+/// A person's yes, bound to exactly what was shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Grant {
+    /// Which approval.
+    pub approval_id: ApprovalId,
+    /// What it binds to.
+    pub binding: Binding,
+}
+
+/// What an approval is bound to: if anything of it changed by the time of dispatch, it is void.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Binding {
+    /// SHA-256 of the canonical arguments.
+    pub arguments: String,
+    /// Digest of the tool's declaration.
+    pub schema: String,
+    /// Version of the policies that asked.
+    pub policy: String,
+}
+
+/// An open call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Call {
+    /// What was asked for (with the arguments as a person edited them, if one did).
+    pub request: CallRequest,
+    /// The turn that asked.
+    pub turn_id: TurnId,
+    /// How far it has come.
+    pub status: CallStatus,
+    /// Starts so far.
+    pub attempts: u32,
+    /// When it last started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub started_at: Option<Timestamp>,
+    /// Which executor instance started it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// The approval that holds it or lets it pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_id: Option<ApprovalId>,
+    /// The yes, once given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Grant>,
+}
+
+impl Call {
+    /// Whether `tool.started` must come before its effect.
+    #[must_use]
+    pub const fn needs_start(&self) -> bool {
+        tool::needs_start(self.request.kind, self.request.effect, self.request.idempotent)
+    }
+
+    /// Whether its effect may have happened.
+    #[must_use]
+    pub const fn is_started(&self) -> bool {
+        matches!(self.status, CallStatus::Started | CallStatus::InDoubt)
+    }
+
+    /// The key that goes out with every attempt, so that the other side can tell a repetition.
+    #[must_use]
+    pub fn idempotency_key(&self) -> String {
+        self.request.call_id.to_string()
+    }
+}
+
+/// How a call ended well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CallResult {
+    /// What the model is shown: the result or an excerpt of it.
+    pub block: Block,
+    /// The structured result, if small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<serde_json::Value>,
+    /// The artifact that holds the whole, if it was cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<ArtifactRef>,
+    /// How long the attempt took, in milliseconds.
+    #[serde(default)]
+    pub duration_ms: u64,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CallFailure {
+    /// What the model is shown.
+    pub block: Block,
+    /// A stable word, such as `timeout`, `http_status`, `exit_status`, `unknown_tool`, `invalid_arguments`.
+    pub code: String,
+    /// How long the attempt took, in milliseconds.
+    #[serde(default)]
+    pub duration_ms: u64,
+}
+
+/// A reference to a version of an artifact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ArtifactRef {
+    /// Which artifact.
+    pub artifact_id: crate::ArtifactId,
+    /// Its name within the run.
+    pub name: String,
+    /// Which version, from 1.
+    pub version: u32,
+    /// SHA-256 of the content, hex.
+    pub digest: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Media type.
+    pub media_type: String,
+    /// How far its content may be believed.
+    pub trust: Trust,
+}
+
+/// A question to a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Approval {
+    /// Its id, derived from what asks.
+    pub approval_id: ApprovalId,
+    /// The call that it lets pass; none for a plain question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<CallId>,
+    /// What is asked, in words.
+    pub question: Block,
+    /// Which tool, for a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// The arguments as shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<serde_json::Value>,
+    /// What the yes is bound to.
+    #[serde(default)]
+    pub binding: Binding,
+    /// The lowest trust behind the arguments.
+    pub trust: Trust,
+    /// The policies that asked, with their words.
+    #[serde(default)]
+    pub reasons: Vec<String>,
+    /// When no answer becomes a no.
+    #[schemars(with = "String")]
+    pub expires_at: Timestamp,
+}
+
+/// What a person may answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Yes.
+    Approve,
+    /// No.
+    Deny,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Exit {
+    /// Exit status, if it ended by itself.
+    pub code: Option<i32>,
+    /// Signal that ended it.
+    pub signal: Option<i32>,
+    /// `exited`, `timeout`, `cancelled`, `output_cap` or `lost`.
+    pub reason: String,
+    /// Bytes of output in all.
+    pub bytes: u64,
+    /// Lines of output in all.
+    pub lines: u64,
+}
+
+impl Exit {
+    /// Whether it ended by itself with status 0.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        self.reason == "exited" && self.code == Some(0)
+    }
+}
+
+/// What an observer concluded from signals: what changed, never what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Observation {
+    /// The call whose output was observed, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<CallId>,
+    /// `started`, `progress`, `failure`, `silence`, `completed`, …
+    pub phase: String,
+    /// What changed since the last report, in one or two sentences.
+    pub changed: String,
+    /// Whether this is out of the ordinary.
+    #[serde(default)]
+    pub anomaly: bool,
+    /// Why a decision is needed; none means the model is left asleep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+    /// The least that shows it.
+    #[serde(default)]
+    pub evidence: Vec<Evidence>,
+    /// What could not be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    /// What it was concluded from.
+    #[serde(default)]
+    pub counts: SignalCounts,
+}
+
+/// An excerpt of raw output and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Evidence {
+    /// The lines.
+    pub excerpt: String,
+    /// Byte offset of the excerpt in the stream.
+    pub offset: u64,
+    /// Number of its first line, from 1.
+    pub line: u64,
+    /// The rule that picked it.
+    pub rule: String,
+}
+
+/// Signals behind an observation, since the start of the call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SignalCounts {
+    /// Frames read.
+    pub frames: u64,
+    /// Lines read.
+    pub lines: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Observations folded into state without a wake.
+    pub suppressed: u64,
+    /// Bytes known to be missing.
+    pub gap_bytes: u64,
+}

@@ -1,0 +1,413 @@
+//! What may be asked of a run, and by which service.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    budget::{Limits, Usage},
+    call::{Approval, ArtifactRef, Binding, CallFailure, CallRequest, CallResult, Exit, Observation, Verdict},
+    event::{ExternalRef, Finding, PlanStep, RunCreated},
+    ids::{ApprovalId, CallId, Seq, TenantId, TimerId, TurnId, WaitId},
+    slice::Manifest,
+    trust::{Block, Trust},
+    wait::WaitExpr,
+};
+
+/// The services, as far as authority goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The public door.
+    Ingress,
+    /// Decides what to want.
+    Planner,
+    /// Touches the world.
+    ToolExecutor,
+    /// Concludes.
+    Observer,
+    /// Keeps time.
+    Scheduler,
+    /// Asks people.
+    Approval,
+    /// Keeps content.
+    Artifact,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Ingress,
+        Self::Planner,
+        Self::ToolExecutor,
+        Self::Observer,
+        Self::Scheduler,
+        Self::Approval,
+        Self::Artifact,
+    ];
+
+    /// The service's name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Planner => "planner",
+            Self::ToolExecutor => "tool-executor",
+            Self::Observer => "observer",
+            Self::Scheduler => "scheduler",
+            Self::Approval => "approval",
+            Self::Artifact => "artifact",
+        }
+    }
+}
+
+/// A request to change a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Start a run.
+    Create(Box<CreateRun>),
+    /// Let a queued run begin.
+    Admit,
+    /// Commit a turn's outcome, whole or not at all.
+    CommitTurn(Box<TurnOutcome>),
+    /// Record that a turn gave nothing that could be committed.
+    RejectTurn(RejectTurn),
+    /// An operator writes into the run.
+    AddMessage(AddMessage),
+    /// Hold the run.
+    Pause(ByOperator),
+    /// Let it go on.
+    Resume(ByOperator),
+    /// End it.
+    Cancel(ByOperator),
+    /// Change what it may spend.
+    ChangeBudget(ChangeBudget),
+    /// An executor refuses a call before any effect.
+    DenyCall(DenyCall),
+    /// An executor asks a person about a call.
+    AskApproval(Box<Approval>),
+    /// A person decides.
+    DecideApproval(DecideApproval),
+    /// No person decided in time.
+    ExpireApproval(ExpireApproval),
+    /// An executor is about to cause the effect.
+    StartCall(StartCall),
+    /// The call ended well.
+    CompleteCall(CompleteCall),
+    /// The call ended badly.
+    FailCall(FailCall),
+    /// The call was stopped.
+    CancelCall(CancelCall),
+    /// The executor of a started call is gone.
+    DoubtCall(DoubtCall),
+    /// The doubt was looked into.
+    ReconcileCall(ReconcileCall),
+    /// An observer concluded something.
+    Observe(Observation),
+    /// An observer saw an activity end.
+    ConcludeCall(Box<ConcludeCall>),
+    /// A timer is due.
+    FireTimer(FireTimer),
+    /// An outside event matches a wait.
+    DeliverExternal(Box<DeliverExternal>),
+}
+
+/// For [`Command::Create`]. The run's id is the one that the command is submitted for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CreateRun {
+    /// What will be recorded.
+    pub created: RunCreated,
+    /// Whether it may begin at once; if not, why.
+    pub hold: Option<String>,
+}
+
+/// What a turn wants, checked and ready to commit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TurnOutcome {
+    /// The turn that it answers.
+    pub turn_id: TurnId,
+    /// The seq of the state from which the slice was built.
+    pub based_on: Seq,
+    /// Provider and model that answered.
+    pub model: String,
+    /// What the model said beside its calls.
+    pub text: Option<Block>,
+    /// Tool calls.
+    pub calls: Vec<CallRequest>,
+    /// What to wait for.
+    pub wait: Option<WaitRequest>,
+    /// The new plan.
+    pub plan: Option<Vec<PlanStep>>,
+    /// Messages to the operator.
+    pub say: Vec<Block>,
+    /// A question to the operator; the run waits for the answer.
+    pub question: Option<Approval>,
+    /// Artifacts that were stored.
+    pub artifacts: Vec<ArtifactRef>,
+    /// The end, if it is reached.
+    pub end: Option<EndRequest>,
+    /// What it cost.
+    pub usage: Usage,
+    /// The lowest trust in its slice.
+    pub trust: Trust,
+    /// What went into the slice.
+    pub manifest: Manifest,
+    /// Why the model stopped.
+    pub finish_reason: Option<String>,
+    /// How long the model took, in milliseconds.
+    pub model_ms: u64,
+}
+
+/// How a turn wants the run to end.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EndRequest {
+    /// With its objective reached.
+    Complete(Block),
+    /// Without.
+    Fail(Block),
+}
+
+/// What a turn wants to wait for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitRequest {
+    /// The conditions.
+    pub on: WaitExpr,
+    /// Why the run pauses.
+    pub why: String,
+    /// What it takes for granted.
+    pub assumes: Option<String>,
+    /// What it expects.
+    pub expects: Option<String>,
+    /// When it gives up.
+    pub deadline: Option<Timestamp>,
+}
+
+/// For [`Command::RejectTurn`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct RejectTurn {
+    /// The turn.
+    pub turn_id: TurnId,
+    /// `invalid_output` or `provider`.
+    pub code: String,
+    /// What was wrong.
+    pub problems: Vec<String>,
+    /// What it cost.
+    pub usage: Usage,
+}
+
+/// For [`Command::AddMessage`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct AddMessage {
+    /// What the operator writes.
+    pub block: Block,
+}
+
+/// For commands that need nothing but a person.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ByOperator {
+    /// The authenticated operator.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// For [`Command::ChangeBudget`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangeBudget {
+    /// The limits from now on.
+    pub limits: Limits,
+    /// The authenticated operator.
+    pub by: String,
+}
+
+/// For [`Command::DenyCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenyCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// A stable word (see `tool.denied`).
+    pub code: String,
+    /// In words for the model.
+    pub reason: Block,
+}
+
+/// For [`Command::DecideApproval`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecideApproval {
+    /// Which approval.
+    pub approval_id: ApprovalId,
+    /// Yes or no.
+    pub verdict: Verdict,
+    /// The arguments as edited, with the digest that they have now.
+    pub edited: Option<(serde_json::Value, String)>,
+    /// What the operator wrote.
+    pub reason: Option<String>,
+    /// The authenticated operator.
+    pub by: String,
+}
+
+/// For [`Command::ExpireApproval`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpireApproval {
+    /// Which approval.
+    pub approval_id: ApprovalId,
+}
+
+/// For [`Command::StartCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// The executor instance.
+    pub executor: String,
+    /// What is about to be dispatched; compared with what was granted.
+    pub binding: Binding,
+}
+
+/// For [`Command::CompleteCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompleteCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// What came out.
+    pub result: CallResult,
+}
+
+/// For [`Command::FailCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// Why.
+    pub failure: CallFailure,
+}
+
+/// For [`Command::CancelCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct CancelCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// Why.
+    pub reason: String,
+}
+
+/// For [`Command::DoubtCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DoubtCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// Why.
+    pub reason: String,
+}
+
+/// For [`Command::ReconcileCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReconcileCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// What was found.
+    pub finding: Finding,
+    /// By what.
+    pub evidence: Block,
+    /// The result, if it is known to have happened.
+    pub result: Option<CallResult>,
+}
+
+/// For [`Command::ConcludeCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConcludeCall {
+    /// Which activity.
+    pub call_id: CallId,
+    /// How it ended.
+    pub exit: Exit,
+    /// The last observation of it.
+    pub observation: Observation,
+    /// How long it ran, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// For [`Command::FireTimer`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct FireTimer {
+    /// Which timer.
+    pub timer_id: TimerId,
+}
+
+/// For [`Command::DeliverExternal`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeliverExternal {
+    /// Which event.
+    pub external: ExternalRef,
+    /// Which wait.
+    pub wait_id: WaitId,
+    /// Which condition of it.
+    pub leaf: u16,
+    /// What the event says.
+    pub block: Block,
+}
+
+impl Command {
+    /// Whether `role` may ask for it. Postgres and NATS permissions say the same once more.
+    #[must_use]
+    pub const fn allowed_to(&self, role: Role) -> bool {
+        match self {
+            Self::Create(_) => matches!(role, Role::Ingress | Role::Scheduler),
+            Self::Admit => matches!(role, Role::Scheduler | Role::Ingress),
+            Self::CommitTurn(_) | Self::RejectTurn(_) => matches!(role, Role::Planner),
+            Self::AddMessage(_) | Self::Pause(_) | Self::Resume(_) | Self::Cancel(_) | Self::ChangeBudget(_) => {
+                matches!(role, Role::Ingress)
+            }
+            Self::DecideApproval(_) | Self::ExpireApproval(_) => matches!(role, Role::Approval),
+            Self::DenyCall(_)
+            | Self::AskApproval(_)
+            | Self::StartCall(_)
+            | Self::CompleteCall(_)
+            | Self::FailCall(_)
+            | Self::CancelCall(_)
+            | Self::DoubtCall(_)
+            | Self::ReconcileCall(_) => matches!(role, Role::ToolExecutor),
+            Self::Observe(_) | Self::ConcludeCall(_) => matches!(role, Role::Observer),
+            Self::FireTimer(_) => matches!(role, Role::Scheduler),
+            Self::DeliverExternal(_) => matches!(role, Role::Ingress),
+        }
+    }
+
+    /// A name for logs and metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "create",
+            Self::Admit => "admit",
+            Self::CommitTurn(_) => "commit_turn",
+            Self::RejectTurn(_) => "reject_turn",
+            Self::AddMessage(_) => "add_message",
+            Self::Pause(_) => "pause",
+            Self::Resume(_) => "resume",
+            Self::Cancel(_) => "cancel",
+            Self::ChangeBudget(_) => "change_budget",
+            Self::DenyCall(_) => "deny_call",
+            Self::AskApproval(_) => "ask_approval",
+            Self::DecideApproval(_) => "decide_approval",
+            Self::ExpireApproval(_) => "expire_approval",
+            Self::StartCall(_) => "start_call",
+            Self::CompleteCall(_) => "complete_call",
+            Self::FailCall(_) => "fail_call",
+            Self::CancelCall(_) => "cancel_call",
+            Self::DoubtCall(_) => "doubt_call",
+            Self::ReconcileCall(_) => "reconcile_call",
+            Self::Observe(_) => "observe",
+            Self::ConcludeCall(_) => "conclude_call",
+            Self::FireTimer(_) => "fire_timer",
+            Self::DeliverExternal(_) => "deliver_external",
+        }
+    }
+
+    /// The tenant, for the one command that comes before there is a run.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&TenantId> {
+        match self {
+            Self::Create(create) => Some(&create.created.tenant),
+            _ => None,
+        }
+    }
+}

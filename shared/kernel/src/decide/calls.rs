@@ -1,0 +1,174 @@
+//! The life of a tool call, from dispatch to its one end.
+
+use super::Decider;
+use crate::{
+    call::{Call, CallFailure, CallResult, CallStatus, Exit, Observation},
+    command::{CancelCall, CompleteCall, ConcludeCall, DenyCall, DoubtCall, FailCall, ReconcileCall, StartCall},
+    event::{
+        Finding, ObservationRecorded, ToolCancelled, ToolCompleted, ToolDenied, ToolFailed, ToolInDoubt,
+        ToolReconciled, ToolStarted,
+    },
+    ids::CallId,
+    rejection::Rejection,
+    trust::{Block, Trust},
+    units::{Duration, later},
+};
+
+/// On top of a call's time-out, before "it has not happened" is believed: the effect may still be on its way.
+pub const DOUBT_MARGIN: Duration = Duration::from_secs(5);
+
+impl Decider {
+    fn call(&self, call_id: CallId) -> Result<&Call, Rejection> {
+        self.state.calls.get(&call_id).ok_or(Rejection::CallNotOpen(call_id))
+    }
+
+    fn unstarted(&self, call_id: CallId) -> Result<&Call, Rejection> {
+        let call = self.call(call_id)?;
+        if call.is_started() { Err(Rejection::CallStatus(call_id, call.status)) } else { Ok(call) }
+    }
+
+    pub(super) fn deny_call(&mut self, deny: &DenyCall) -> Result<(), Rejection> {
+        self.unstarted(deny.call_id)?;
+        self.emit(ToolDenied { call_id: deny.call_id, code: deny.code.clone(), reason: deny.reason.clone() });
+        Ok(())
+    }
+
+    pub(super) fn start_call(&mut self, start: &StartCall) -> Result<(), Rejection> {
+        self.refuse_if_ending()?;
+        if self.state.paused {
+            return Err(Rejection::Paused);
+        }
+        let call = self.call(start.call_id)?;
+        let may_start = match call.status {
+            CallStatus::Requested | CallStatus::Approved => true,
+            // Its first executor is gone; doing it again is the same as doing it once.
+            CallStatus::Started | CallStatus::InDoubt => call.request.idempotent,
+            CallStatus::AwaitingApproval => false,
+        };
+        if !may_start {
+            return Err(Rejection::CallStatus(start.call_id, call.status));
+        }
+        if call.grant.as_ref().is_some_and(|grant| grant.binding != start.binding) {
+            return Err(Rejection::GrantMismatch(start.call_id));
+        }
+        let started = ToolStarted {
+            call_id: start.call_id,
+            attempt: call.attempts + 1,
+            executor: start.executor.clone(),
+            idempotency_key: call.idempotency_key(),
+            binding: start.binding.clone(),
+        };
+        self.emit(started);
+        Ok(())
+    }
+
+    /// A call that needs `tool.started` may only end well or badly after it; an unapproved one not at all.
+    fn endable(&self, call_id: CallId) -> Result<&Call, Rejection> {
+        let call = self.call(call_id)?;
+        let ready = match call.status {
+            CallStatus::Started | CallStatus::InDoubt => true,
+            CallStatus::Requested | CallStatus::Approved => !call.needs_start(),
+            CallStatus::AwaitingApproval => false,
+        };
+        if ready { Ok(call) } else { Err(Rejection::CallStatus(call_id, call.status)) }
+    }
+
+    pub(super) fn complete_call(&mut self, complete: &CompleteCall) -> Result<(), Rejection> {
+        self.endable(complete.call_id)?;
+        self.emit(ToolCompleted { call_id: complete.call_id, result: complete.result.clone(), exit: None });
+        Ok(())
+    }
+
+    pub(super) fn fail_call(&mut self, fail: &FailCall) -> Result<(), Rejection> {
+        self.endable(fail.call_id)?;
+        self.emit(ToolFailed { call_id: fail.call_id, failure: fail.failure.clone(), exit: None });
+        Ok(())
+    }
+
+    pub(super) fn cancel_call(&mut self, cancel: &CancelCall) -> Result<(), Rejection> {
+        let started = self.call(cancel.call_id)?.is_started();
+        self.emit(ToolCancelled { call_id: cancel.call_id, reason: cancel.reason.clone(), started });
+        Ok(())
+    }
+
+    pub(super) fn doubt_call(&mut self, doubt: &DoubtCall) -> Result<(), Rejection> {
+        let status = self.call(doubt.call_id)?.status;
+        match status {
+            CallStatus::Started => {
+                self.emit(ToolInDoubt { call_id: doubt.call_id, reason: doubt.reason.clone() });
+                Ok(())
+            }
+            CallStatus::InDoubt => Ok(()),
+            _ => Err(Rejection::CallStatus(doubt.call_id, status)),
+        }
+    }
+
+    pub(super) fn reconcile_call(&mut self, reconcile: &ReconcileCall) -> Result<(), Rejection> {
+        let call_id = reconcile.call_id;
+        let call = self.call(call_id)?;
+        if call.status != CallStatus::InDoubt {
+            return Err(Rejection::CallStatus(call_id, call.status));
+        }
+        if reconcile.finding == Finding::NotDone {
+            let started = call.started_at.unwrap_or(self.now);
+            let settled = later(later(started, call.request.timeout), DOUBT_MARGIN);
+            if self.now < settled {
+                return Err(Rejection::TooEarly(call_id, settled));
+            }
+        }
+        self.emit(ToolReconciled { call_id, finding: reconcile.finding, evidence: reconcile.evidence.clone() });
+        if reconcile.finding == Finding::Done {
+            let result = reconcile.result.clone().unwrap_or_else(|| CallResult {
+                block: reconcile.evidence.clone(),
+                value: None,
+                artifact: None,
+                duration_ms: 0,
+            });
+            self.emit(ToolCompleted { call_id, result, exit: None });
+        }
+        Ok(())
+    }
+
+    pub(super) fn observe(&mut self, observation: &Observation) -> Result<(), Rejection> {
+        if let Some(call_id) = observation.call_id {
+            self.call(call_id)?;
+        }
+        self.emit(ObservationRecorded { observation: observation.clone() });
+        Ok(())
+    }
+
+    pub(super) fn conclude_call(&mut self, conclude: &ConcludeCall) -> Result<(), Rejection> {
+        let call_id = conclude.call_id;
+        let call = self.call(call_id)?;
+        if !call.is_started() {
+            return Err(Rejection::CallStatus(call_id, call.status));
+        }
+        let exit = conclude.exit.clone();
+        let block = Block::new(describe(&exit), Trust::System, format!("tool:{}/{call_id}", call.request.tool));
+        self.emit(ObservationRecorded { observation: conclude.observation.clone() });
+        let duration_ms = conclude.duration_ms;
+        if exit.is_success() {
+            let result = CallResult { block, value: None, artifact: None, duration_ms };
+            self.emit(ToolCompleted { call_id, result, exit: Some(exit) });
+        } else if exit.reason == "cancelled" {
+            self.emit(ToolCancelled { call_id, reason: describe(&exit), started: true });
+        } else {
+            let code = if exit.reason == "exited" { "exit_status".to_owned() } else { exit.reason.clone() };
+            self.emit(ToolFailed { call_id, failure: CallFailure { block, code, duration_ms }, exit: Some(exit) });
+        }
+        Ok(())
+    }
+}
+
+fn describe(exit: &Exit) -> String {
+    let how = match (exit.code, exit.signal) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    };
+    let why = match exit.reason.as_str() {
+        "exited" => String::new(),
+        reason => format!(" ({reason})"),
+    };
+    format!("{how}{why} after {} lines ({} bytes) of output", exit.lines, exit.bytes)
+}

@@ -1,0 +1,218 @@
+//! The rules: which events a command leads to. Pure: the same state, command and time always give the same events.
+
+mod approvals;
+mod calls;
+mod control;
+mod turns;
+mod waits;
+
+use jiff::Timestamp;
+
+use crate::{
+    apply::apply,
+    command::Command,
+    event::{
+        ApprovalExpired, BudgetExceeded, Ending, Event, EventData, Outcome, RunCancelRequested, RunCancelled,
+        RunCompleted, RunFailed, RunRunnable, TimerCancelled, ToolCancelled, WaitCancelled, WaitSatisfied,
+    },
+    ids::{RunId, TimerId, TurnId},
+    rejection::Rejection,
+    state::{FactKind, RunState},
+    trust::{Block, Trust},
+    units::later,
+    wait::WakeKind,
+};
+
+/// What a command leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The new events; none means there was nothing (left) to do.
+    pub events: Vec<Event>,
+    /// The state after them.
+    pub state: RunState,
+}
+
+/// Decides `command` for the run `run_id` as it stands in `state` (none: it does not exist), at the time `now`.
+///
+/// # Errors
+/// A [`Rejection`], with nothing changed.
+pub fn decide(
+    run_id: RunId,
+    state: Option<&RunState>,
+    command: &Command,
+    now: Timestamp,
+) -> Result<Decision, Rejection> {
+    if let Command::Create(create) = command {
+        return control::create(run_id, state, create, now);
+    }
+    let state = state.ok_or(Rejection::NoSuchRun)?;
+    if state.ended {
+        return Err(Rejection::Ended(state.status()));
+    }
+    let mut decider = Decider::new(state, now);
+    match command {
+        Command::Create(_) => return Err(Rejection::RunExists),
+        Command::Admit => decider.admit(),
+        Command::CommitTurn(outcome) => decider.commit_turn(outcome),
+        Command::RejectTurn(reject) => decider.reject_turn(reject),
+        Command::AddMessage(message) => decider.add_message(message),
+        Command::Pause(by) => decider.pause(by),
+        Command::Resume(by) => decider.resume(by),
+        Command::Cancel(by) => decider.cancel(by),
+        Command::ChangeBudget(change) => decider.change_budget(change),
+        Command::DenyCall(deny) => decider.deny_call(deny),
+        Command::AskApproval(approval) => decider.ask_approval(approval),
+        Command::DecideApproval(decision) => decider.decide_approval(decision),
+        Command::ExpireApproval(expire) => decider.expire_approval(expire),
+        Command::StartCall(start) => decider.start_call(start),
+        Command::CompleteCall(complete) => decider.complete_call(complete),
+        Command::FailCall(fail) => decider.fail_call(fail),
+        Command::CancelCall(cancel) => decider.cancel_call(cancel),
+        Command::DoubtCall(doubt) => decider.doubt_call(doubt),
+        Command::ReconcileCall(reconcile) => decider.reconcile_call(reconcile),
+        Command::Observe(observation) => decider.observe(observation),
+        Command::ConcludeCall(conclude) => decider.conclude_call(conclude),
+        Command::FireTimer(fire) => decider.fire_timer(fire),
+        Command::DeliverExternal(deliver) => decider.deliver_external(deliver),
+    }?;
+    decider.settle();
+    Ok(decider.into_decision())
+}
+
+/// A state that events are added to one by one, so that each rule sees what the ones before it led to.
+struct Decider {
+    state: RunState,
+    events: Vec<Event>,
+    now: Timestamp,
+}
+
+impl Decider {
+    fn new(state: &RunState, now: Timestamp) -> Self {
+        // Time within a run never goes back, whatever the clocks of the services say.
+        Self { state: state.clone(), events: Vec::new(), now: now.max(state.updated_at) }
+    }
+
+    fn into_decision(self) -> Decision {
+        Decision { events: self.events, state: self.state }
+    }
+
+    fn emit(&mut self, data: impl Into<EventData>) {
+        let event = Event { seq: self.state.seq + 1, at: self.now, data: data.into() };
+        self.state.fold(&event);
+        self.events.push(event);
+    }
+
+    fn refuse_if_ending(&self) -> Result<(), Rejection> {
+        if self.state.ending.is_some() { Err(Rejection::Ending) } else { Ok(()) }
+    }
+
+    /// What follows from where the run stands now: the end, a satisfied wait, a turn.
+    fn settle(&mut self) {
+        if self.state.ended {
+            return;
+        }
+        if let Some(ending) = self.state.ending.clone() {
+            self.finish_when_quiet(ending);
+            return;
+        }
+        self.satisfy_wait();
+        if self.state.turn.is_some() || self.state.paused || self.state.queued {
+            return;
+        }
+        if let Some(wake) = self.state.wake {
+            self.open_turn(Some(wake.kind), None);
+        } else if self.state.results_complete() {
+            self.open_turn(Some(WakeKind::TaskResult), None);
+        }
+    }
+
+    fn satisfy_wait(&mut self) {
+        let Some(wait) = self.state.wait.as_ref().filter(|wait| wait.on.is_met()) else { return };
+        let wait_id = wait.wait_id;
+        let met = wait.on.leaves().into_iter().filter_map(|leaf| Some((leaf.met_by?, leaf.condition.wake_kind())));
+        let Some((by, kind)) = met.max_by_key(|(seq, _)| *seq) else { return };
+        self.emit(WaitSatisfied { wait_id, by, kind });
+        self.cancel_wait_timers();
+    }
+
+    /// Opens the next turn, unless the budget forbids it.
+    fn open_turn(&mut self, wake: Option<WakeKind>, not_before: Option<Timestamp>) {
+        if let Some(limit) = self.state.spent.forbids_turn(&self.state.limits) {
+            self.emit(BudgetExceeded { limit });
+            let text = Block::new("The budget is used up.", Trust::System, "runtime");
+            self.begin_end(Ending { outcome: Outcome::Failed, rule: limit.into(), text });
+            return;
+        }
+        let number = self.state.turns_opened + 1;
+        let turn_id = TurnId::derive(self.state.run_id, &format!("turn/{number}"));
+        let gathers = matches!(wake, Some(WakeKind::TaskResult | WakeKind::External));
+        let debounce = self.state.debounce;
+        let debounced = (gathers && debounce.as_millis() > 0).then(|| later(self.now, debounce));
+        self.emit(RunRunnable { turn_id, number, wake, not_before: not_before.max(debounced) });
+    }
+
+    /// Ends the run, or begins to: nothing new starts, and the end comes when no effect is under way.
+    fn begin_end(&mut self, ending: Ending) {
+        if let Some(wait_id) = self.state.wait.as_ref().map(|wait| wait.wait_id) {
+            self.emit(WaitCancelled { wait_id, reason: "the run is ending".to_owned() });
+        }
+        self.cancel_timers(|_| true);
+        for approval_id in self.state.approvals.keys().copied().collect::<Vec<_>>() {
+            self.emit(ApprovalExpired { approval_id, reason: "the run is ending".to_owned() });
+        }
+        self.cancel_unstarted_calls("the run is ending");
+        let open_calls: Vec<_> = self.state.started_calls().map(|call| call.request.call_id).collect();
+        if open_calls.is_empty() {
+            self.emit_end(ending);
+        } else {
+            self.emit(RunCancelRequested { ending, open_calls });
+        }
+    }
+
+    fn finish_when_quiet(&mut self, ending: Ending) {
+        self.cancel_unstarted_calls("the run is ending");
+        if self.state.calls.is_empty() {
+            self.emit_end(ending);
+        }
+    }
+
+    fn emit_end(&mut self, ending: Ending) {
+        match ending.outcome {
+            Outcome::Completed => self.emit(RunCompleted { ending }),
+            Outcome::Failed => self.emit(RunFailed { ending }),
+            Outcome::Cancelled => self.emit(RunCancelled { ending }),
+        }
+    }
+
+    fn cancel_unstarted_calls(&mut self, reason: &str) {
+        let unstarted = self.state.calls.values().filter(|call| !call.is_started());
+        for call_id in unstarted.map(|call| call.request.call_id).collect::<Vec<_>>() {
+            self.emit(ToolCancelled { call_id, reason: reason.to_owned(), started: false });
+        }
+    }
+
+    fn cancel_wait_timers(&mut self) {
+        use crate::event::TimerPurpose;
+        self.cancel_timers(|purpose| purpose != TimerPurpose::Wall);
+    }
+
+    fn cancel_timers(&mut self, which: impl Fn(crate::event::TimerPurpose) -> bool) {
+        let timers = self.state.timers.iter().filter(|(_, timer)| which(timer.purpose));
+        let timer_ids: Vec<TimerId> = timers.map(|(id, _)| *id).collect();
+        if !timer_ids.is_empty() {
+            self.emit(TimerCancelled { timer_ids });
+        }
+    }
+
+    /// Whether an operator wrote after the slice at `based_on` was built.
+    fn has_fresh_message(&self, based_on: crate::Seq) -> bool {
+        self.state.facts.iter().any(|fact| fact.kind == FactKind::Message && fact.seq > based_on)
+    }
+}
+
+/// The first event of a run makes its state.
+fn begin(run_id: RunId, data: EventData, now: Timestamp) -> Result<Decider, Rejection> {
+    let event = Event { seq: 1, at: now, data };
+    let state = apply(None, run_id, &event).map_err(|_| Rejection::NoSuchRun)?;
+    Ok(Decider { state, events: vec![event], now })
+}

@@ -1,0 +1,232 @@
+//! Committing and refusing what a turn came to.
+
+use super::Decider;
+use crate::{
+    command::{EndRequest, RejectTurn, TurnOutcome, WaitRequest},
+    event::{
+        ApprovalRequested, ArtifactCreated, ArtifactUpdated, Ending, MessageAdded, Outcome, PlanUpdated, Rule,
+        RunWaiting, Speaker, TimerPurpose, TimerSet, ToolRequested, TurnCompleted, TurnRejected, WaitCancelled,
+        WaitRegistered,
+    },
+    ids::WaitId,
+    rejection::Rejection,
+    trust::{Block, Trust},
+    units::{Duration, later},
+    wait::{Condition, Wait, WaitExpr},
+};
+
+/// Turns refused in a row that end a run.
+const MAX_REJECTED_IN_ROW: u32 = 3;
+
+impl Decider {
+    pub(super) fn commit_turn(&mut self, outcome: &TurnOutcome) -> Result<(), Rejection> {
+        if !self.state.is_open_turn(outcome.turn_id) {
+            return self.record_superseded(outcome);
+        }
+        let problems = self.problems(outcome);
+        if !problems.is_empty() {
+            return Err(Rejection::InvalidOutcome(problems));
+        }
+        let overtaken = self.has_fresh_message(outcome.based_on);
+        self.emit_turn(outcome, overtaken);
+        for artifact in &outcome.artifacts {
+            let artifact = artifact.clone();
+            if artifact.version == 1 {
+                self.emit(ArtifactCreated { artifact });
+            } else {
+                self.emit(ArtifactUpdated { artifact });
+            }
+        }
+        if let Some(steps) = &outcome.plan {
+            self.emit(PlanUpdated { steps: steps.clone(), revision: self.state.plan_revision + 1 });
+        }
+        for block in &outcome.say {
+            self.emit(MessageAdded { role: Speaker::Agent, block: block.clone() });
+        }
+        if overtaken {
+            // The operator wrote meanwhile: nothing new starts, and the next turn decides again.
+            return Ok(());
+        }
+        for call in &outcome.calls {
+            self.emit(ToolRequested { call: call.clone(), turn_id: outcome.turn_id });
+        }
+        self.register_wait(outcome);
+        match self.ending_of(outcome) {
+            Some(ending) => self.begin_end(ending),
+            None => self.say_waiting(outcome),
+        }
+        Ok(())
+    }
+
+    fn emit_turn(&mut self, outcome: &TurnOutcome, overtaken: bool) {
+        let number = self.state.turn.as_ref().map_or(0, |turn| turn.number);
+        let calls = outcome.calls.iter().map(|call| call.tool.clone());
+        self.emit(TurnCompleted {
+            turn_id: outcome.turn_id,
+            number,
+            based_on: outcome.based_on,
+            model: outcome.model.clone(),
+            text: outcome.text.clone(),
+            usage: outcome.usage,
+            trust: outcome.trust,
+            manifest: outcome.manifest.clone(),
+            finish_reason: outcome.finish_reason.clone(),
+            model_ms: outcome.model_ms,
+            dropped_calls: if overtaken { calls.collect() } else { Vec::new() },
+        });
+    }
+
+    /// The turn is over already (somebody was faster, or the run was ended): what it cost is kept all the same.
+    fn record_superseded(&mut self, outcome: &TurnOutcome) -> Result<(), Rejection> {
+        self.emit(TurnRejected {
+            turn_id: outcome.turn_id,
+            code: "superseded".to_owned(),
+            problems: Vec::new(),
+            usage: outcome.usage,
+        });
+        Ok(())
+    }
+
+    /// What is wrong with an outcome, in words for the model.
+    fn problems(&self, outcome: &TurnOutcome) -> Vec<String> {
+        let mut problems = Vec::new();
+        let ends = outcome.end.is_some();
+        if ends && !(outcome.calls.is_empty() && outcome.wait.is_none() && outcome.question.is_none()) {
+            problems.push("`complete` and `fail` cannot stand beside tool calls, waits or questions".to_owned());
+        }
+        if matches!(outcome.end, Some(EndRequest::Complete(_))) && !self.state.calls.is_empty() {
+            let open: Vec<_> = self.state.calls.values().map(|call| call.request.tool.as_str()).collect();
+            problems.push(format!("calls are still open ({}): wait for them before `complete`", open.join(", ")));
+        }
+        if !self.state.spent.allows_calls(&self.state.limits, outcome.calls.len()) {
+            problems.push("the budget of tool calls is used up: complete or fail".to_owned());
+        }
+        problems.extend(outcome.wait.as_ref().and_then(|wait| wait.on.problem()));
+        let mut seen: Vec<_> = outcome.calls.iter().map(|call| call.call_id).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        if seen.len() < outcome.calls.len() || seen.iter().any(|call| self.state.calls.contains_key(call)) {
+            problems.push("two calls have the same id".to_owned());
+        }
+        if self.does_nothing(outcome) {
+            problems.push("call a tool, wait for something, ask the operator, or complete".to_owned());
+        }
+        problems
+    }
+
+    fn does_nothing(&self, outcome: &TurnOutcome) -> bool {
+        let asks = !outcome.calls.is_empty() || outcome.wait.is_some() || outcome.question.is_some();
+        !asks && outcome.end.is_none() && outcome.text.is_none() && !self.sleeps_on_something()
+    }
+
+    /// Whether something that was asked for earlier will wake the run.
+    fn sleeps_on_something(&self) -> bool {
+        self.state.wait.is_some() || !self.state.calls.is_empty() || !self.state.approvals.is_empty()
+    }
+
+    fn ending_of(&self, outcome: &TurnOutcome) -> Option<Ending> {
+        match &outcome.end {
+            Some(EndRequest::Complete(text)) => {
+                Some(Ending { outcome: Outcome::Completed, rule: Rule::GoalMet, text: text.clone() })
+            }
+            Some(EndRequest::Fail(text)) => {
+                Some(Ending { outcome: Outcome::Failed, rule: Rule::GaveUp, text: text.clone() })
+            }
+            None => {
+                let pending = self.state.wake.is_some() || self.state.results_complete();
+                let text = outcome.text.clone().filter(|_| !self.sleeps_on_something() && !pending)?;
+                Some(Ending { outcome: Outcome::Completed, rule: Rule::FinalAnswer, text })
+            }
+        }
+    }
+
+    fn register_wait(&mut self, outcome: &TurnOutcome) {
+        let wait_id = WaitId::derive(self.state.run_id, &format!("wait/{}", outcome.turn_id));
+        let Some(mut wait) = requested_wait(outcome, wait_id) else { return };
+        if let Some(question) = &outcome.question {
+            self.emit(ApprovalRequested { approval: question.clone() });
+        }
+        if let Some(old) = self.state.wait.as_ref().map(|old| old.wait_id) {
+            self.emit(WaitCancelled { wait_id: old, reason: "replaced".to_owned() });
+            self.cancel_wait_timers();
+        }
+        // A call that is named but no longer open ended while the turn was under way.
+        let seq = self.state.seq;
+        let calls = &self.state.calls;
+        wait.on.meet(seq, &mut |_, on| matches!(on, Condition::TaskResult { call_id } if !calls.contains_key(call_id)));
+        let timers: Vec<_> = wait.on.leaves().into_iter().filter_map(timer_of).collect();
+        let deadline = wait.deadline.map(|due| (wait.deadline_timer(self.state.run_id), due));
+        self.emit(WaitRegistered { wait });
+        for (timer_id, due) in timers {
+            self.emit(TimerSet { timer_id, due, purpose: TimerPurpose::Wait });
+        }
+        if let Some((timer_id, due)) = deadline {
+            self.emit(TimerSet { timer_id, due, purpose: TimerPurpose::Deadline });
+        }
+    }
+
+    fn say_waiting(&mut self, outcome: &TurnOutcome) {
+        let asked = outcome.wait.is_some() || outcome.question.is_some();
+        let kinds = self.state.wake_kinds();
+        let until = self.state.wait.as_ref().and_then(|wait| wait.deadline);
+        if asked && self.state.wait.as_ref().is_some_and(|wait| !wait.on.is_met()) {
+            self.emit(RunWaiting { kinds: kinds.into_iter().collect(), until });
+        }
+    }
+
+    pub(super) fn reject_turn(&mut self, reject: &RejectTurn) -> Result<(), Rejection> {
+        if !self.state.is_open_turn(reject.turn_id) {
+            return Err(Rejection::StaleTurn(reject.turn_id));
+        }
+        self.emit(TurnRejected {
+            turn_id: reject.turn_id,
+            code: reject.code.clone(),
+            problems: reject.problems.clone(),
+            usage: reject.usage,
+        });
+        if self.state.rejected_in_row >= MAX_REJECTED_IN_ROW || reject.code == "provider" {
+            let text = Block::new(reject.problems.join("\n"), Trust::System, "runtime");
+            self.begin_end(Ending { outcome: Outcome::Failed, rule: Rule::Unrecoverable, text });
+        } else {
+            let wait = Duration::from_secs(1 << self.state.rejected_in_row.min(6));
+            self.open_turn(None, Some(later(self.now, wait)));
+        }
+        Ok(())
+    }
+}
+
+fn requested_wait(outcome: &TurnOutcome, wait_id: WaitId) -> Option<Wait> {
+    let answer = outcome
+        .question
+        .as_ref()
+        .map(|question| WaitExpr::from(Condition::OperatorInput { approval_id: Some(question.approval_id) }));
+    let (on, request) = match (&outcome.wait, answer) {
+        (Some(request), Some(answer)) => (WaitExpr::Any(vec![request.on.clone(), answer]), Some(request)),
+        (Some(request), None) => (request.on.clone(), Some(request)),
+        (None, Some(answer)) => (answer, None),
+        (None, None) => return None,
+    };
+    let blank = WaitRequest {
+        on: on.clone(),
+        why: "the operator was asked".to_owned(),
+        assumes: None,
+        expects: None,
+        deadline: None,
+    };
+    let request = request.unwrap_or(&blank);
+    Some(Wait {
+        wait_id,
+        on,
+        why: request.why.clone(),
+        assumes: request.assumes.clone(),
+        expects: request.expects.clone(),
+        deadline: request.deadline,
+    })
+}
+
+fn timer_of(leaf: &crate::wait::Leaf) -> Option<(crate::TimerId, jiff::Timestamp)> {
+    match leaf.condition {
+        Condition::Timer { timer_id, due } => Some((timer_id, due)),
+        _ => None,
+    }
+}

@@ -1,0 +1,725 @@
+//! Facts about a run. The names are literals on the wire and in the log: they never follow a Rust name.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    agent::{Criterion, ParallelWake},
+    budget::{LimitName, Limits, Usage},
+    call::{Approval, ArtifactRef, Binding, CallFailure, CallRequest, CallResult, Exit, Observation},
+    ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId, WaitId},
+    slice::Manifest,
+    trust::{Block, Trust},
+    units::Duration,
+    wait::{Wait, WakeKind},
+};
+
+/// An event in its place: what `decide` makes and `apply` folds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Its number within the run.
+    pub seq: Seq,
+    /// When it was decided.
+    pub at: Timestamp,
+    /// What happened.
+    pub data: EventData,
+}
+
+/// A stored event that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// No such type is known to this version.
+    #[error("event type `{0}` is not known to this version; run the newer one")]
+    UnknownType(String),
+    /// A later version than this code knows.
+    #[error("event `{event_type}` has version {version}, this version reads up to {known}; run the newer one")]
+    TooNew {
+        /// The type.
+        event_type: String,
+        /// Its version.
+        version: u16,
+        /// The newest version known.
+        known: u16,
+    },
+    /// The content does not fit the type.
+    #[error("event `{event_type}` version {version} does not decode")]
+    Malformed {
+        /// The type.
+        event_type: String,
+        /// Its version.
+        version: u16,
+        /// What serde says.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+macro_rules! events {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal v $version:literal;)*) => {
+        /// What happened, by type.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum EventData {
+            $($(#[$doc])* $variant($variant),)*
+        }
+
+        impl EventData {
+            /// All type names.
+            pub const TYPES: &'static [&'static str] = &[$($name),*];
+
+            /// The name of its type: a literal, pinned by golden files.
+            #[must_use]
+            pub const fn type_name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name,)* }
+            }
+
+            /// The version in which this code writes it.
+            #[must_use]
+            pub const fn version(&self) -> u16 {
+                match self { $(Self::$variant(_) => $version,)* }
+            }
+
+            /// Its content as JSON.
+            ///
+            /// # Errors
+            /// None for values that came through a door: maps have string keys and numbers are finite.
+            pub fn encode(&self) -> Result<String, serde_json::Error> {
+                match self { $(Self::$variant(data) => serde_json::to_string(data),)* }
+            }
+
+            /// Reads a stored event, lifting older versions.
+            ///
+            /// # Errors
+            /// [`DecodeError`], naming the type.
+            pub fn decode(event_type: &str, version: u16, data: &str) -> Result<Self, DecodeError> {
+                match event_type {
+                    $($name => {
+                        if version > $version {
+                            return Err(DecodeError::TooNew {
+                                event_type: event_type.to_owned(), version, known: $version,
+                            });
+                        }
+                        crate::upcast::decode(event_type, version, data).map(Self::$variant)
+                    })*
+                    _ => Err(DecodeError::UnknownType(event_type.to_owned())),
+                }
+            }
+
+            /// The JSON Schema of each type's content, by name.
+            #[must_use]
+            pub fn schemas() -> Vec<(&'static str, u16, schemars::Schema)> {
+                vec![$(($name, $version, schemars::schema_for!($variant))),*]
+            }
+        }
+
+        $(impl From<$variant> for EventData {
+            fn from(data: $variant) -> Self {
+                Self::$variant(data)
+            }
+        })*
+    };
+}
+
+events! {
+    /// A run exists.
+    RunCreated = "run.created" v 1;
+    /// It waits for admission.
+    RunQueued = "run.queued" v 1;
+    /// A turn is open.
+    RunRunnable = "run.runnable" v 1;
+    /// It sleeps on a registered wait.
+    RunWaiting = "run.waiting" v 1;
+    /// An operator holds it.
+    RunPaused = "run.paused" v 1;
+    /// An operator lets it go on.
+    RunResumed = "run.resumed" v 1;
+    /// It is ending and started calls have to stop.
+    RunCancelRequested = "run.cancel_requested" v 1;
+    /// It ended with its objective reached.
+    RunCompleted = "run.completed" v 1;
+    /// It ended without.
+    RunFailed = "run.failed" v 1;
+    /// An operator ended it.
+    RunCancelled = "run.cancelled" v 1;
+    /// A turn's outcome was committed.
+    TurnCompleted = "turn.completed" v 1;
+    /// A turn's outcome was refused; its cost stays.
+    TurnRejected = "turn.rejected" v 1;
+    /// Something was said in the run.
+    MessageAdded = "message.added" v 1;
+    /// The plan changed.
+    PlanUpdated = "plan.updated" v 1;
+    /// A tool call was asked for.
+    ToolRequested = "tool.requested" v 1;
+    /// It may not happen.
+    ToolDenied = "tool.denied" v 1;
+    /// Its effect is about to happen.
+    ToolStarted = "tool.started" v 1;
+    /// It ended well.
+    ToolCompleted = "tool.completed" v 1;
+    /// It ended badly.
+    ToolFailed = "tool.failed" v 1;
+    /// It was stopped or never started.
+    ToolCancelled = "tool.cancelled" v 1;
+    /// Nobody knows whether it happened.
+    ToolInDoubt = "tool.in_doubt" v 1;
+    /// The doubt was looked into.
+    ToolReconciled = "tool.reconciled" v 1;
+    /// An observer concluded something.
+    ObservationRecorded = "observation.recorded" v 1;
+    /// A wait was registered.
+    WaitRegistered = "wait.registered" v 1;
+    /// A wait holds.
+    WaitSatisfied = "wait.satisfied" v 1;
+    /// A wait's deadline came first.
+    WaitExpired = "wait.expired" v 1;
+    /// A wait was replaced, or its run is ending.
+    WaitCancelled = "wait.cancelled" v 1;
+    /// Something is due at a time.
+    TimerSet = "timer.set" v 1;
+    /// That time has come.
+    TimerFired = "timer.fired" v 1;
+    /// It is no longer wanted.
+    TimerCancelled = "timer.cancelled" v 1;
+    /// A person is asked.
+    ApprovalRequested = "approval.requested" v 1;
+    /// A person said yes.
+    ApprovalGranted = "approval.granted" v 1;
+    /// A person said no.
+    ApprovalDenied = "approval.denied" v 1;
+    /// No answer came in time, or none is needed any more.
+    ApprovalExpired = "approval.expired" v 1;
+    /// An artifact's first version.
+    ArtifactCreated = "artifact.created" v 1;
+    /// A later version of an artifact.
+    ArtifactUpdated = "artifact.updated" v 1;
+    /// A limit was reached.
+    BudgetExceeded = "budget.exceeded" v 1;
+    /// The limits changed.
+    BudgetChanged = "budget.changed" v 1;
+    /// An event from outside met this run's wait.
+    ExternalMatched = "external.matched" v 1;
+}
+
+/// Defines the content of an event type.
+macro_rules! content {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident : $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+            pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+        )*
+    };
+}
+
+content! {
+    /// Content of `run.created`.
+    RunCreated {
+        /// Whose run.
+        tenant: TenantId,
+        /// Name of the agent.
+        agent: String,
+        /// Digest of the agent's definition, kept for the whole run.
+        agent_digest: String,
+        /// What is to be reached.
+        objective: Block,
+        /// What the run was started with.
+        input: Block,
+        /// How it is known that it was reached.
+        #[serde(default)]
+        acceptance: Vec<Criterion>,
+        /// What it may spend.
+        #[serde(default)]
+        limits: Limits,
+        /// The conversation it belongs to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        conversation_id: Option<ConversationId>,
+        /// The user's own labels.
+        #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+        metadata: serde_json::Map<String, serde_json::Value>,
+        /// Which ends of parallel calls wake.
+        #[serde(default)]
+        parallel_wake: ParallelWake,
+        /// How long wakes are gathered before a turn begins.
+        #[serde(default)]
+        debounce: Duration,
+        /// Whether spans are exported; decided once.
+        #[serde(default)]
+        sampled: bool,
+        /// The outside event that started it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trigger: Option<ExternalRef>,
+    }
+    /// Content of `run.queued`.
+    RunQueued {
+        /// Why.
+        reason: String,
+    }
+    /// Content of `run.runnable`.
+    RunRunnable {
+        /// The turn that is open now.
+        turn_id: TurnId,
+        /// Its number within the run, from 1.
+        number: u32,
+        /// What woke it; none for the first turn and for repeats.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wake: Option<WakeKind>,
+        /// Not to be taken before (debounce, backoff).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
+        not_before: Option<Timestamp>,
+    }
+    /// Content of `run.waiting`.
+    RunWaiting {
+        /// On what kinds of wake.
+        kinds: Vec<WakeKind>,
+        /// Until when at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
+        until: Option<Timestamp>,
+    }
+    /// Content of `run.paused`.
+    RunPaused {
+        /// Which operator.
+        by: String,
+    }
+    /// Content of `run.resumed`.
+    RunResumed {
+        /// Which operator.
+        by: String,
+    }
+    /// Content of `run.cancel_requested`.
+    RunCancelRequested {
+        /// How it will end.
+        ending: Ending,
+        /// Calls that have to stop first.
+        open_calls: Vec<CallId>,
+    }
+    /// How and why a run ends.
+    Ending {
+        /// Completed, failed or cancelled.
+        outcome: Outcome,
+        /// The termination rule, by name.
+        rule: Rule,
+        /// In words: the final answer, the reason, or who and why.
+        text: Block,
+    }
+    /// Content of `run.completed`.
+    RunCompleted {
+        /// How it ended.
+        ending: Ending,
+    }
+    /// Content of `run.failed`.
+    RunFailed {
+        /// How it ended.
+        ending: Ending,
+    }
+    /// Content of `run.cancelled`.
+    RunCancelled {
+        /// How it ended.
+        ending: Ending,
+    }
+    /// Content of `turn.completed`.
+    TurnCompleted {
+        /// Which turn.
+        turn_id: TurnId,
+        /// Its number.
+        number: u32,
+        /// The seq of the state from which its slice was built.
+        based_on: Seq,
+        /// Provider and model that answered.
+        model: String,
+        /// What the model said beside its calls.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<Block>,
+        /// What it cost.
+        usage: Usage,
+        /// The lowest trust in its slice.
+        trust: Trust,
+        /// What went into the slice and what was cut.
+        manifest: Manifest,
+        /// Why the model stopped, as the provider says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish_reason: Option<String>,
+        /// How long the model took, in milliseconds.
+        #[serde(default)]
+        model_ms: u64,
+        /// Calls that were dropped since an operator wrote in the meantime.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        dropped_calls: Vec<String>,
+    }
+    /// Content of `turn.rejected`.
+    TurnRejected {
+        /// Which turn.
+        turn_id: TurnId,
+        /// Why: a stable word such as `invalid_output`, `superseded`, `provider`.
+        code: String,
+        /// What was wrong, in words for the model.
+        problems: Vec<String>,
+        /// What it cost all the same.
+        usage: Usage,
+    }
+    /// Content of `message.added`.
+    MessageAdded {
+        /// Who speaks.
+        role: Speaker,
+        /// What is said.
+        block: Block,
+    }
+    /// Content of `plan.updated`.
+    PlanUpdated {
+        /// All steps.
+        steps: Vec<PlanStep>,
+        /// From 1.
+        revision: u32,
+    }
+    /// A step of the plan.
+    PlanStep {
+        /// What is to be done.
+        title: String,
+        /// How far it is.
+        status: StepStatus,
+    }
+    /// Content of `tool.requested`.
+    ToolRequested {
+        /// The call.
+        call: CallRequest,
+        /// The turn that asks.
+        turn_id: TurnId,
+    }
+    /// Content of `tool.denied`.
+    ToolDenied {
+        /// Which call.
+        call_id: CallId,
+        /// A stable word: `policy`, `operator`, `expired`, `unknown_tool`, `invalid_arguments`, `schema_changed`.
+        code: String,
+        /// In words for the model.
+        reason: Block,
+    }
+    /// Content of `tool.started`.
+    ToolStarted {
+        /// Which call.
+        call_id: CallId,
+        /// From 1.
+        attempt: u32,
+        /// The executor instance.
+        executor: String,
+        /// The key that goes out with the effect.
+        idempotency_key: String,
+        /// What was dispatched.
+        binding: Binding,
+    }
+    /// Content of `tool.completed`.
+    ToolCompleted {
+        /// Which call.
+        call_id: CallId,
+        /// What came out.
+        result: CallResult,
+        /// How its process ended, for an activity.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit: Option<Exit>,
+    }
+    /// Content of `tool.failed`.
+    ToolFailed {
+        /// Which call.
+        call_id: CallId,
+        /// Why.
+        failure: CallFailure,
+        /// How its process ended, for an activity.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit: Option<Exit>,
+    }
+    /// Content of `tool.cancelled`.
+    ToolCancelled {
+        /// Which call.
+        call_id: CallId,
+        /// Why.
+        reason: String,
+        /// Whether it had started.
+        started: bool,
+    }
+    /// Content of `tool.in_doubt`.
+    ToolInDoubt {
+        /// Which call.
+        call_id: CallId,
+        /// Why.
+        reason: String,
+    }
+    /// Content of `tool.reconciled`.
+    ToolReconciled {
+        /// Which call.
+        call_id: CallId,
+        /// What was found.
+        finding: Finding,
+        /// By what.
+        evidence: Block,
+    }
+    /// Content of `observation.recorded`.
+    ObservationRecorded {
+        /// What was concluded.
+        observation: Observation,
+    }
+    /// Content of `wait.registered`.
+    WaitRegistered {
+        /// The wait.
+        wait: Wait,
+    }
+    /// Content of `wait.satisfied`.
+    WaitSatisfied {
+        /// Which wait.
+        wait_id: WaitId,
+        /// The seq of the fact that did it.
+        by: Seq,
+        /// What kind of fact.
+        kind: WakeKind,
+    }
+    /// Content of `wait.expired`.
+    WaitExpired {
+        /// Which wait.
+        wait_id: WaitId,
+    }
+    /// Content of `wait.cancelled`.
+    WaitCancelled {
+        /// Which wait.
+        wait_id: WaitId,
+        /// Why.
+        reason: String,
+    }
+    /// Content of `timer.set`.
+    TimerSet {
+        /// Which timer.
+        timer_id: TimerId,
+        /// When it is due.
+        #[schemars(with = "String")]
+        due: Timestamp,
+        /// What for.
+        purpose: TimerPurpose,
+    }
+    /// Content of `timer.fired`.
+    TimerFired {
+        /// Which timer.
+        timer_id: TimerId,
+        /// When it was due.
+        #[schemars(with = "String")]
+        due: Timestamp,
+    }
+    /// Content of `timer.cancelled`.
+    TimerCancelled {
+        /// Which timers.
+        timer_ids: Vec<TimerId>,
+    }
+    /// Content of `approval.requested`.
+    ApprovalRequested {
+        /// The question.
+        approval: Approval,
+    }
+    /// Content of `approval.granted`.
+    ApprovalGranted {
+        /// Which approval.
+        approval_id: ApprovalId,
+        /// The authenticated operator.
+        by: String,
+        /// The arguments as the operator edited them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arguments: Option<serde_json::Value>,
+        /// What the yes is bound to.
+        binding: Binding,
+        /// What the operator wrote.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
+    /// Content of `approval.denied`.
+    ApprovalDenied {
+        /// Which approval.
+        approval_id: ApprovalId,
+        /// The authenticated operator.
+        by: String,
+        /// What the operator wrote; the model sees it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
+    /// Content of `approval.expired`.
+    ApprovalExpired {
+        /// Which approval.
+        approval_id: ApprovalId,
+        /// `no_answer`, or why it is moot.
+        reason: String,
+    }
+    /// Content of `artifact.created`.
+    ArtifactCreated {
+        /// The artifact.
+        artifact: ArtifactRef,
+    }
+    /// Content of `artifact.updated`.
+    ArtifactUpdated {
+        /// The artifact at its new version.
+        artifact: ArtifactRef,
+    }
+    /// Content of `budget.exceeded`.
+    BudgetExceeded {
+        /// Which limit.
+        limit: LimitName,
+    }
+    /// Content of `budget.changed`.
+    BudgetChanged {
+        /// The limits from now on.
+        limits: Limits,
+        /// Which operator.
+        by: String,
+    }
+    /// Content of `external.matched`.
+    ExternalMatched {
+        /// Which outside event.
+        external: ExternalRef,
+        /// Which wait.
+        wait_id: WaitId,
+        /// Which condition of it.
+        leaf: u16,
+        /// What the event says: always data.
+        block: Block,
+    }
+    /// An event from outside, by its coordinates.
+    ExternalRef {
+        /// Its place in the table of outside events.
+        position: i64,
+        /// Source token, such as `github`.
+        source: String,
+        /// CloudEvent id.
+        id: String,
+        /// CloudEvent type.
+        event_type: String,
+        /// `<source>:<subject>`.
+        resource_key: String,
+        /// W3C trace context that came with it, for a span link.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        traceparent: Option<String>,
+    }
+}
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Objective reached.
+    Completed,
+    /// Not reached.
+    Failed,
+    /// Ended by an operator.
+    Cancelled,
+}
+
+/// The rule that ends a run, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// The model answered with text alone.
+    FinalAnswer,
+    /// The model called `complete`.
+    GoalMet,
+    /// The model called `fail`.
+    GaveUp,
+    /// [`LimitName::Turns`].
+    MaxTurns,
+    /// [`LimitName::Tokens`].
+    MaxTokens,
+    /// [`LimitName::CostUsd`].
+    MaxCost,
+    /// [`LimitName::Wall`].
+    MaxWall,
+    /// [`LimitName::ToolCalls`].
+    MaxToolCalls,
+    /// By an operator.
+    Cancelled,
+    /// Output refused again and again, or a provider that will never answer.
+    Unrecoverable,
+}
+
+impl From<LimitName> for Rule {
+    fn from(limit: LimitName) -> Self {
+        match limit {
+            LimitName::Turns => Self::MaxTurns,
+            LimitName::Tokens => Self::MaxTokens,
+            LimitName::CostUsd => Self::MaxCost,
+            LimitName::Wall => Self::MaxWall,
+            LimitName::ToolCalls => Self::MaxToolCalls,
+        }
+    }
+}
+
+/// Who speaks in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Speaker {
+    /// A person.
+    Operator,
+    /// The agent, to the person.
+    Agent,
+}
+
+/// How far a step of the plan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    /// Not begun.
+    Pending,
+    /// Begun.
+    InProgress,
+    /// Done.
+    Done,
+    /// Given up.
+    Dropped,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TimerPurpose {
+    /// A condition of a wait.
+    Wait,
+    /// A wait's deadline.
+    Deadline,
+    /// The run's wall time is used up.
+    Wall,
+}
+
+/// What came of looking into a call in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Finding {
+    /// It has happened.
+    Done,
+    /// It has not happened: it may be started again with the same idempotency key.
+    NotDone,
+    /// Nobody can say: it is never repeated blindly.
+    Unknown,
+}
+
+/// The run that an event belongs to, with what readers outside need of its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// Which run.
+    pub run_id: RunId,
+    /// Whose run.
+    pub tenant: TenantId,
+    /// The event in its place.
+    pub event: Event,
+    /// What caused it.
+    pub cause: Cause,
+}
+
+/// What led to a commit: kept with its events, so that an effect can be followed back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Cause {
+    /// The service that submitted.
+    #[serde(default)]
+    pub service: String,
+    /// The event (seq of the same run) that it acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<Seq>,
+    /// W3C `traceparent` of the span that it acted in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// The person behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+}

@@ -1,0 +1,37 @@
+//! The record of what a turn saw.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::trust::Trust;
+
+/// What went into a causal slice, what was cut, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Manifest {
+    /// In the order in which the model saw them.
+    pub sections: Vec<Section>,
+    /// Tokens in all, as counted before the call.
+    pub tokens: u64,
+    /// Tokens that the slice could have had.
+    pub budget: u64,
+    /// Digest of the agent definition, of the tool catalogue and of the policies in force.
+    #[serde(default)]
+    pub digests: Vec<String>,
+}
+
+/// One part of a slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Section {
+    /// Such as `objective`, `facts`, `history`.
+    pub name: String,
+    /// The lowest trust in it.
+    pub trust: Trust,
+    /// Where its content stands in the log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seqs: Vec<crate::Seq>,
+    /// Tokens that it took.
+    pub tokens: u64,
+    /// What was left out of it, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<String>,
+}

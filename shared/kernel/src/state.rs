@@ -1,0 +1,318 @@
+//! The state of a run: what is left of its events. Bounded, whatever the age of the run.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    agent::{Criterion, ParallelWake},
+    budget::{Limits, Spent},
+    call::{Approval, ArtifactRef, Call},
+    event::{Ending, ExternalRef, PlanStep, RunRunnable, TimerPurpose},
+    ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId},
+    status::Status,
+    trust::Block,
+    units::Duration,
+    wait::{Wait, WakeKind},
+};
+
+/// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
+pub const STATE_VERSION: u32 = 1;
+
+/// Most facts that wait for a turn one by one; older ones are counted, and stay in the log.
+pub const MAX_FACTS: usize = 64;
+/// Most entries of history that a turn may see.
+pub const MAX_HISTORY: usize = 24;
+/// Most bytes of a fact's text that the state keeps.
+pub const FACT_BYTES: usize = 4096;
+/// Most bytes of an entry of history.
+pub const HISTORY_BYTES: usize = 1024;
+/// Most artifacts and decided approvals that the state remembers; the projections have all.
+pub const MAX_REMEMBERED: usize = 64;
+
+/// What is known of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunState {
+    /// Which run.
+    pub run_id: RunId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// The last event folded in.
+    pub seq: Seq,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// Name of its agent.
+    pub agent: String,
+    /// Digest of its agent's definition.
+    pub agent_digest: String,
+    /// What is to be reached.
+    pub objective: Block,
+    /// How it is known that it was reached.
+    pub acceptance: Vec<Criterion>,
+    /// The conversation it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation_id: Option<ConversationId>,
+    /// The user's labels.
+    #[serde(default)]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Whether spans are exported.
+    pub sampled: bool,
+    /// The outside event that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<ExternalRef>,
+    /// Which ends of parallel calls wake.
+    pub parallel_wake: ParallelWake,
+    /// How long wakes are gathered before a turn begins.
+    pub debounce: Duration,
+    /// What it may spend.
+    pub limits: Limits,
+    /// What it has spent.
+    pub spent: Spent,
+    /// Whether it still waits for admission.
+    pub queued: bool,
+    /// Whether an operator holds it.
+    pub paused: bool,
+    /// How it is ending or has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Ending>,
+    /// Whether it has ended.
+    pub ended: bool,
+    /// The open turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Turn>,
+    /// Turns opened so far.
+    pub turns_opened: u32,
+    /// Turns refused in a row.
+    pub rejected_in_row: u32,
+    /// The last event that asks for a turn and that no committed turn has seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<Wake>,
+    /// What has happened since the last committed turn.
+    pub facts: VecDeque<Fact>,
+    /// Facts that fell out of `facts` before a turn saw them.
+    pub facts_omitted: u64,
+    /// What went before, in excerpts.
+    pub history: VecDeque<Entry>,
+    /// The plan.
+    pub plan: Vec<PlanStep>,
+    /// Its revision, from 1.
+    pub plan_revision: u32,
+    /// Open calls.
+    pub calls: BTreeMap<CallId, Call>,
+    /// The registered wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
+    /// When it was registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_since: Option<Timestamp>,
+    /// Why the run paused when it last did, after the wait itself is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_wait: Option<Wait>,
+    /// Set timers.
+    pub timers: BTreeMap<TimerId, Timer>,
+    /// Open questions.
+    pub approvals: BTreeMap<ApprovalId, Approval>,
+    /// Questions that were answered, newest last.
+    pub decided: VecDeque<(ApprovalId, String)>,
+    /// Its artifacts, newest last.
+    pub artifacts: VecDeque<ArtifactRef>,
+    /// By resource key, the position of the last outside event that this run consumed.
+    pub consumed: BTreeMap<String, i64>,
+}
+
+/// The open turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Its id.
+    pub turn_id: TurnId,
+    /// Its number, from 1.
+    pub number: u32,
+    /// The event that opened it.
+    pub opened_by: Seq,
+    /// Not to be taken before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// What woke it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<WakeKind>,
+}
+
+/// A reason for a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wake {
+    /// The event.
+    pub seq: Seq,
+    /// What kind.
+    pub kind: WakeKind,
+}
+
+/// A set timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// When it is due.
+    pub due: Timestamp,
+    /// What for.
+    pub purpose: TimerPurpose,
+}
+
+/// Something that happened and that the next turn is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    /// The event that says so.
+    pub seq: Seq,
+    /// When.
+    pub at: Timestamp,
+    /// What kind.
+    pub kind: FactKind,
+    /// What happened, in the runtime's own words.
+    pub title: String,
+    /// The content, with its trust.
+    pub block: Block,
+    /// The call that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<CallId>,
+}
+
+/// Kinds of facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FactKind {
+    /// What the run was started with.
+    Input,
+    /// An operator wrote.
+    Message,
+    /// A call ended well.
+    Result,
+    /// A call ended otherwise.
+    Failure,
+    /// An observer concluded.
+    Observation,
+    /// An outside event.
+    External,
+    /// A timer fired or a deadline came.
+    Timer,
+    /// A person decided.
+    Decision,
+    /// The runtime says something about the run itself.
+    Notice,
+}
+
+/// An entry of history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The event.
+    pub seq: Seq,
+    /// When.
+    pub at: Timestamp,
+    /// What it was, in the runtime's own words.
+    pub title: String,
+    /// An excerpt of it.
+    pub block: Block,
+}
+
+impl RunState {
+    /// Where the run stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        use crate::event::Outcome;
+        match &self.ending {
+            Some(ending) if self.ended => match ending.outcome {
+                Outcome::Completed => Status::Completed,
+                Outcome::Failed => Status::Failed,
+                Outcome::Cancelled => Status::Cancelled,
+            },
+            Some(_) => Status::Cancelling,
+            None if self.paused => Status::Paused,
+            None if self.queued => Status::Queued,
+            None if self.turn.is_some() => Status::Runnable,
+            None => Status::Waiting,
+        }
+    }
+
+    /// What may wake it, when it sleeps.
+    #[must_use]
+    pub fn wake_kinds(&self) -> BTreeSet<WakeKind> {
+        let mut kinds = self.wait.as_ref().map(Wait::kinds).unwrap_or_default();
+        if !self.calls.is_empty() {
+            kinds.insert(WakeKind::TaskResult);
+        }
+        if !self.approvals.is_empty() {
+            kinds.insert(WakeKind::OperatorInput);
+        }
+        if self.turn.is_some() || self.ending.is_some() {
+            kinds.clear();
+        }
+        kinds
+    }
+
+    /// Whether the open turn is this one.
+    #[must_use]
+    pub fn is_open_turn(&self, turn: TurnId) -> bool {
+        self.turn.as_ref().is_some_and(|open| open.turn_id == turn)
+    }
+
+    /// Calls whose effect may have happened and is not settled.
+    pub fn started_calls(&self) -> impl Iterator<Item = &Call> {
+        self.calls.values().filter(|call| call.is_started())
+    }
+
+    /// Whether the results that no explicit wait names ask for a turn: all calls of the turn have ended, or one failed and
+    /// the agent wants to know at once.
+    #[must_use]
+    pub fn results_complete(&self) -> bool {
+        let named = |call: CallId| self.wait.as_ref().is_some_and(|wait| wait.names_call(call));
+        let ended: Vec<_> = self
+            .facts
+            .iter()
+            .filter(|fact| matches!(fact.kind, FactKind::Result | FactKind::Failure))
+            .filter(|fact| fact.call_id.is_some_and(|call| !named(call)))
+            .collect();
+        let open = self.calls.keys().any(|call| !named(*call));
+        let failed = ended.iter().any(|fact| fact.kind == FactKind::Failure);
+        !ended.is_empty() && (!open || (failed && self.parallel_wake == ParallelWake::FirstFailure))
+    }
+
+    pub(crate) fn open_turn(&mut self, seq: Seq, opened: &RunRunnable) {
+        self.queued = false;
+        self.turns_opened = opened.number;
+        self.turn = Some(Turn {
+            turn_id: opened.turn_id,
+            number: opened.number,
+            opened_by: seq,
+            not_before: opened.not_before,
+            wake: opened.wake,
+        });
+    }
+
+    pub(crate) fn push_fact(&mut self, fact: Fact) {
+        if self.facts.len() == MAX_FACTS {
+            // The oldest goes, but what the run was started with and what people said stays as long as possible.
+            let oldest = self
+                .facts
+                .iter()
+                .position(|fact| !matches!(fact.kind, FactKind::Input | FactKind::Message))
+                .unwrap_or(0);
+            self.facts.remove(oldest);
+            self.facts_omitted += 1;
+        }
+        self.facts.push_back(Fact { block: fact.block.excerpt(FACT_BYTES), ..fact });
+    }
+
+    pub(crate) fn push_history(&mut self, entry: Entry) {
+        if self.history.len() == MAX_HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(Entry { block: entry.block.excerpt(HISTORY_BYTES), ..entry });
+    }
+
+    pub(crate) fn remember_decided(&mut self, approval: ApprovalId, verdict: &str) {
+        self.approvals.remove(&approval);
+        if self.decided.len() == MAX_REMEMBERED {
+            self.decided.pop_front();
+        }
+        self.decided.push_back((approval, verdict.to_owned()));
+    }
+}
