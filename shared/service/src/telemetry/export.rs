@@ -1,0 +1,95 @@
+//! The way of spans to the collector.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use opentelemetry_otlp::{
+    ExporterBuildError, RetryPolicy, SpanExporter as OtlpExporter, WithExportConfig, WithTonicConfig,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider, SpanData, SpanExporter,
+};
+
+use super::trace::GivenIds;
+
+/// A collector that doesn't answer in this time is taken for down.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Spans kept while the collector is slow or down; more are dropped, never waited for.
+const QUEUE: usize = 16_384;
+/// Spans sent in one request.
+const BATCH: usize = 1_024;
+/// Longest time between the end of a span and its export.
+const DELAY: Duration = Duration::from_millis(500);
+
+/// A provider that exports the spans of `service` to `endpoint` in the background, on a thread of its own.
+pub(super) fn provider(service: &str, instance: &str, endpoint: &str) -> Result<SdkTracerProvider, ExporterBuildError> {
+    let exporter = OtlpExporter::builder()
+        .with_tonic()
+        .with_endpoint(endpoint)
+        .with_timeout(EXPORT_TIMEOUT)
+        .with_retry_policy(RetryPolicy::recommended().with_max_retries(1))
+        .build()?;
+    let exporter = Announced {
+        exporter,
+        service: service.to_owned(),
+        endpoint: endpoint.to_owned(),
+        down: AtomicBool::new(false),
+    };
+    let batches = BatchConfigBuilder::default()
+        .with_max_queue_size(QUEUE)
+        .with_max_export_batch_size(BATCH)
+        .with_scheduled_delay(DELAY)
+        .build();
+    let resource = Resource::builder()
+        .with_service_name(service.to_owned())
+        .with_attribute(opentelemetry::KeyValue::new("service.namespace", "escapement"))
+        .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attribute(opentelemetry::KeyValue::new("service.instance.id", instance.to_owned()))
+        .build();
+    Ok(SdkTracerProvider::builder()
+        // Only spans of sampled traces get here: the decision was made with the run.
+        .with_sampler(Sampler::AlwaysOn)
+        .with_id_generator(GivenIds::default())
+        .with_resource(resource)
+        .with_span_processor(BatchSpanProcessor::builder(exporter).with_batch_config(batches).build())
+        .build())
+}
+
+/// An exporter that says once that the collector is gone, and once that it is back.
+#[derive(Debug)]
+struct Announced<E> {
+    exporter: E,
+    service: String,
+    endpoint: String,
+    down: AtomicBool,
+}
+
+impl<E: SpanExporter> SpanExporter for Announced<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let (service, endpoint) = (&self.service, &self.endpoint);
+        let result = self.exporter.export(batch).await;
+        let was_down = self.down.swap(result.is_err(), Ordering::Relaxed);
+        match &result {
+            Err(error) if !was_down => {
+                tracing::warn!(service, endpoint, %error, "can't export traces: spans are dropped until the collector answers");
+            }
+            Ok(()) if was_down => tracing::info!(service, endpoint, "traces are exported again"),
+            _ => {}
+        }
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
