@@ -4,6 +4,9 @@ import signal
 import sys
 
 
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Problem(Exception):
     """Something that the person at the keyboard can mend; the text says what is wrong and what to do."""
 
@@ -14,13 +17,20 @@ def say(text):
 
 
 def command(main):
-    """Run a command's `main`: a Problem becomes a sentence and exit 1; SIGTERM and Ctrl-C still run every `finally`."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    """Run a command's `main`. A Problem becomes a sentence and exit 1. When told to end, every `finally` still runs,
+    undisturbed by a second Ctrl-C."""
+    for number in _ENDINGS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
     try:
         sys.exit(main())
     except Problem as problem:
         sys.exit(f"{sys.argv[0]}: {problem}")
-    except KeyboardInterrupt:
-        sys.exit(130)
     except OSError as error:
         sys.exit(f"{sys.argv[0]}: {error}")
+
+
+def _end(number, _frame):
+    for other in _ENDINGS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)

@@ -32,12 +32,21 @@ class Process:
         return record["pid"] if found and found == record["identity"] else None
 
     @property
-    def outdated(self):
-        """Whether its program was rebuilt after it started."""
-        record = self._read()
-        return bool(record) and _mtime(record["argv"][0]) != record["built"]
+    def program(self):
+        """The program that it runs, else None."""
+        return self._read()["argv"][0] if self.pid is not None else None
 
-    def start(self, argv, env=None, cwd=None, account=None):
+    @property
+    def port(self):
+        """The port that it was started on, else None."""
+        return self._read()["port"] if self.pid is not None else None
+
+    @property
+    def outdated(self):
+        """Whether it runs and its program was rebuilt after it started."""
+        return self.pid is not None and _mtime(self.program) != self._read()["built"]
+
+    def start(self, argv, port=None, env=None, cwd=None, account=None):
         """Start it in a session of its own, its output appended to its log. `account`: the user to run as, if not ours."""
         for folder in (self.record.parent, self.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +59,7 @@ class Process:
             )
         # Reaped by `identity`; the object would only warn that its process goes on.
         child.returncode = 0
-        record = {"pid": child.pid, "identity": identity(child.pid), "argv": argv, "built": _mtime(argv[0])}
+        record = {"pid": child.pid, "identity": identity(child.pid), "argv": argv, "port": port, "built": _mtime(argv[0])}
         self.record.write_text(json.dumps(record))
 
     def wait_ready(self, ready, seconds):

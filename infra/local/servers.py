@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-from pathlib import Path
 
 from . import accounts, parts
 from .nats_config import nats_config
@@ -17,21 +16,26 @@ from .settings import check_free
 
 
 class Server:
-    """What the three have in common. `credentials` is None for an open stack, as the tests use."""
+    """What the three have in common."""
 
     name = ""
     stop_signal = signal.SIGTERM
     account = None
 
-    def __init__(self, state, parts_folder, port, credentials):
-        self.state, self.parts_folder, self.port, self.credentials = Path(state), parts_folder, port, credentials
-        self.home = self.state / self.name
-        self.process = Process(self.name, state)
+    def __init__(self, stack):
+        self._stack, self.port = stack, stack.ports[self.name]
+        self.home = stack.state / self.name
+        self.process = Process(self.name, stack.state)
         self.program = None
+
+    @property
+    def credentials(self):
+        """The stack's secrets; None in an open stack."""
+        return self._stack.credentials
 
     def get(self):
         """Find or fetch the program."""
-        self.program = parts.get(self.name, self.parts_folder)
+        self.program = parts.get(self.name, self._stack.parts_folder)
 
     def launch(self):
         """Start it unless it runs; `wait` then waits for it."""
@@ -40,7 +44,7 @@ class Server:
             self.home.mkdir(parents=True, exist_ok=True)
             self.prepare()
             # From the root folder: the account may not be able to enter ours.
-            self.process.start(self.argv(), cwd="/", account=self.account)
+            self.process.start(self.argv(), self.port, cwd="/", account=self.account)
 
     def wait(self):
         """Wait until it answers."""
@@ -56,6 +60,11 @@ class Server:
 
     def prepare(self):
         """Write its configuration."""
+
+    def version(self):
+        """The version of the program that runs, or None."""
+        program = self.process.program
+        return program and parts.version(program)
 
     def argv(self):
         """The command that runs it."""
@@ -121,7 +130,7 @@ class Postgres(Server):
 
     def wipe(self):
         super().wipe()
-        shutil.rmtree(accounts.elsewhere(self.state), ignore_errors=True)
+        shutil.rmtree(accounts.elsewhere(self._stack.state), ignore_errors=True)
 
     def prepare(self):
         data = self.home / "data"
@@ -178,7 +187,7 @@ class Postgres(Server):
 
     def _move_out(self):
         """Keep the programs and the data where the unprivileged account can reach them."""
-        home = accounts.elsewhere(self.state)
+        home = accounts.elsewhere(self._stack.state)
         say(f"The user {self.account.pw_name} can't enter {self.home}: Postgres keeps its data in {home}.")
         self.home = home / "postgres"
         self.home.mkdir(parents=True, exist_ok=True)

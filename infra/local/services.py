@@ -1,5 +1,6 @@
 """The seven services as processes, each with its own credentials and nobody else's."""
 
+import json
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ _NOTHING = re.compile(r"(?!)")
 
 
 class Service:
-    """One instance of a service. The first has the configured port; more of them get a free one."""
+    """One instance of a service."""
 
     def __init__(self, name, port, state, instance=1):
         self.service, self.port = name, port
@@ -28,7 +29,7 @@ class Service:
     def launch(self, program, env, cwd):
         """Start it; `wait` then waits until it is ready."""
         check_free(self.name, self.port)
-        self.process.start([program], env=env, cwd=cwd)
+        self.process.start([program], self.port, env=env, cwd=cwd)
 
     def wait(self, seconds=30):
         """Wait until it says that it can work."""
@@ -37,6 +38,13 @@ class Service:
     def ready(self):
         """Whether it says that it can work."""
         return health.get(self.port, "/readyz")[0] == 200
+
+    def version(self):
+        """The version that it gives, or None."""
+        try:
+            return json.loads(health.get(self.port, "/healthz")[1]).get("version")
+        except ValueError:
+            return None
 
     def ask_to_stop(self):
         """SIGTERM: it drains and ends."""

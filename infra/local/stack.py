@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from . import prerequisites
@@ -14,7 +15,7 @@ from .credentials import Credentials, write_private
 from .problem import Problem, say
 from .servers import Nats, Postgres, Valkey
 from .services import START_ORDER, Service, environment
-from .settings import DATABASE, OWNER, SERVICES, Ports
+from .settings import DATABASE, OWNER, SERVICES, Ports, variable
 
 _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
 
@@ -29,20 +30,24 @@ class Stack:
         self.root = Path(root)
         self.ports = ports or Ports.from_env()
         self.state = Path(state or self.root / ".local")
-        self.secrets_file, self.token_file, self.env_file = (self.state / name for name in ("secrets.json", "tokens.json", "env"))
-        self._prepare_state()
-        self.credentials = None if open_parts else Credentials.keep(self.secrets_file)
-        self.parts = [
-            server(self.state, self.root / ".local" / "parts", self.ports[server.name], self.credentials)
-            for server in (Postgres, Nats, Valkey)
-        ]
+        self.token_file, self.env_file = self.state / "tokens.json", self.state / "env"
+        self.parts_folder = self.root / ".local" / "parts"
+        self._open_parts = open_parts
+        self.parts = [server(self) for server in (Postgres, Nats, Valkey)]
         self.services = {name: Service(name, self.ports[name], self.state) for name in START_ORDER}
+        self.services.update(self._extra_instances())
+
+    @cached_property
+    def credentials(self):
+        """The secrets, made when first asked for; None with `open_parts`."""
+        return None if self._open_parts else Credentials.keep(self.state / "secrets.json")
 
     # What to do with it, in the order of a start.
 
     @contextmanager
     def alone(self):
         """Keep a second `up` or `down` of the same state out meanwhile."""
+        self.state.mkdir(parents=True, exist_ok=True)
         with open(self.state / "lock", "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,6 +70,7 @@ class Stack:
         """Get the parts, start those that don't run, wait until each answers."""
         prerequisites.check(self.root, building=False)
         for part in self.parts:
+            self._check_port(part)
             part.get()
         for part in self.parts:
             part.launch()
@@ -80,13 +86,15 @@ class Stack:
 
         `env`: settings for all of them, over what they inherit."""
         write_private(self.token_file, self.credentials.token_file())
-        for name, service in self.services.items():
-            if service.process.pid is not None and service.process.outdated:
+        for name in START_ORDER:
+            service = self.services[name]
+            self._check_port(service)
+            if service.process.outdated:
                 self.stop_service(name)
             if service.process.pid is None:
                 self._launch(service, env)
-        for service in self.services.values():
-            service.wait()
+        for name in START_ORDER:
+            self.services[name].wait()
 
     def apply_agents(self):
         """Put the shipped agents in; those already there in the same words stay as they are."""
@@ -95,7 +103,7 @@ class Stack:
 
     def stop(self):
         """Stop all that runs: the public door first, then the other services together, then the parts."""
-        running = [service for service in self._instances() if service.process.pid is not None]
+        running = [service for service in self.services.values() if service.process.pid is not None]
         for group in (
             [service for service in running if service.service == "ingress"],
             [service for service in running if service.service != "ingress"],
@@ -105,7 +113,7 @@ class Stack:
             for service in group:
                 if not service.process.wait_gone(_DRAIN):
                     say(f"{service.name} did not drain within {_DRAIN} s and is killed.")
-        for service in self._instances():
+        for service in self.services.values():
             service.process.stop(signal.SIGKILL)
         for part in reversed(self.parts):
             part.stop()
@@ -121,11 +129,12 @@ class Stack:
     # One service at a time.
 
     def spawn(self, name, instance=1, env=None, wait=True):
-        """Start an instance of a service; those after the first get a free port."""
-        if instance == 1:
-            service = self.services[name]
-        else:
-            service = Service(name, Ports.free()[name], self.state, instance)
+        """Start an instance of a service; those after the first get a free port and are known as `NAME-INSTANCE`."""
+        if instance > 1:
+            extra = Service(name, Ports.free()[name], self.state, instance)
+            name = extra.name
+            self.services[name] = extra
+        service = self.services[name]
         self._launch(service, env)
         if wait:
             service.wait()
@@ -147,6 +156,19 @@ class Stack:
         self.services[name].process.stop(seconds=_DRAIN)
 
     # What to tell others.
+
+    def status(self):
+        """A table of all that should run and of extra instances: what, where, pid, ready (yes or no), version."""
+        rows = [("what", "where", "pid", "ready", "version")]
+        for thing in [*self.parts, *self.services.values()]:
+            pid = thing.process.pid
+            ready = pid is not None and thing.ready()
+            version = thing.version() or "?" if pid else "-"
+            if thing.process.outdated:
+                version += " (an older build)"
+            where = f"127.0.0.1:{thing.process.port or thing.port}"
+            rows.append((thing.process.name, where, str(pid or "-"), "yes" if ready else "no", version))
+        return rows
 
     def program(self, name):
         """The path of a built program."""
@@ -193,21 +215,25 @@ class Stack:
 
     # Helpers.
 
-    def _prepare_state(self):
-        self.state.mkdir(parents=True, exist_ok=True)
-
     def _launch(self, service, env=None):
         told = {**environment(service.service, service.port, self), **(env or {})}
         service.launch(self.program(service.service), told, self.root)
 
-    def _instances(self):
-        """Every service instance that left a record, the extra ones of `spawn` too."""
-        found = dict(self.services)
-        for record in (self.state / "run").glob("*.json"):
+    def _extra_instances(self):
+        """The instances after the first of each service, from the records that `spawn` left."""
+        for record in sorted((self.state / "run").glob("*.json")):
             name, _, number = record.stem.rpartition("-")
             if name in SERVICES and number.isdigit():
-                found[record.stem] = Service(name, 0, self.state, int(number))
-        return list(found.values())
+                service = Service(name, 0, self.state, int(number))
+                service.port = service.process.port or 0
+                yield record.stem, service
+
+    @staticmethod
+    def _check_port(thing):
+        running = thing.process.port
+        if running not in (None, thing.port):
+            name = thing.process.name
+            raise Problem(f"{name} runs on port {running}, not {thing.port}: run infra/down first, or set {variable(name)} as it was.")
 
 
 def _profile():
