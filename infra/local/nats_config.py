@@ -26,17 +26,40 @@ def nats_config(listen, store, passwords=None, monitor=None):
 
 
 def permission_table(path=PERMISSIONS):
-    """For each NATS user what it may publish and subscribe to, in the server's own terms."""
+    """For each NATS user what it may publish and subscribe to, in the server's own terms. infra/nats/README.md tells
+    what the keys of the table mean."""
     table = json.loads(Path(path).read_text())
     return {user: _permissions(user, own, table) for user, own in table["users"].items()}
 
 
 def _permissions(user, own, table):
-    groups = [table["groups"][name] for name in own.get("groups", [])] + [own]
-    result = {
-        verb: {"allow": [subject.replace("{user}", user) for group in groups for subject in group.get(verb, [])]}
-        for verb in ("publish", "subscribe")
-    }
-    if own.get("replies"):
+    sources = [table["groups"][name] for name in own.get("groups", [])] + [own]
+
+    def every(key):
+        return [word.replace("{user}", user) for source in sources for word in source.get(key, [])]
+
+    publish = every("publish")
+    for stream in every("mends"):
+        publish += _mends(stream, table["streams"][stream])
+    for stream, consumers in own.get("consumes", {}).items():
+        publish += _consumes(stream, consumers)
+    result = {"publish": {"allow": publish}, "subscribe": {"allow": every("subscribe")}}
+    if any(source.get("replies") for source in sources):
         result["allow_responses"] = True
     return result
+
+
+def _mends(stream, consumers):
+    api = [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.CREATE.{stream}"]
+    for name in consumers:
+        # With one filter its subject follows the name, with several nothing does.
+        api += [f"$JS.API.CONSUMER.CREATE.{stream}.{name}", f"$JS.API.CONSUMER.CREATE.{stream}.{name}.>"]
+    return api
+
+
+def _consumes(stream, consumers):
+    api = [f"$JS.API.STREAM.INFO.{stream}"]
+    for name in consumers:
+        api += [f"$JS.API.CONSUMER.{verb}.{stream}.{name}" for verb in ("INFO", "MSG.NEXT")]
+        api.append(f"$JS.ACK.{stream}.{name}.>")
+    return api

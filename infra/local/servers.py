@@ -123,6 +123,7 @@ class Postgres(Server):
         self.account = accounts.unprivileged()
         if self.account is None:
             return
+        self.home = self._stack.state / self.name
         self.home.mkdir(parents=True, exist_ok=True)
         if not accounts.reachable(self.account, self.program, self.home):
             self._move_out()
@@ -188,7 +189,8 @@ class Postgres(Server):
     def _move_out(self):
         """Keep the programs and the data where the unprivileged account can reach them."""
         home = accounts.elsewhere(self._stack.state)
-        say(f"The user {self.account.pw_name} can't enter {self.home}: Postgres keeps its data in {home}.")
+        if not home.exists():
+            say(f"The user {self.account.pw_name} can't enter {self.home}: Postgres keeps its data in {home}.")
         self.home = home / "postgres"
         self.home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o755)

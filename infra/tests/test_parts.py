@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from local.problem import Problem
 from local.settings import OWNER, SERVICES, Ports
@@ -73,15 +74,42 @@ class RealParts(unittest.TestCase):
                 self.assertFalse(client.may_publish(subject), f"{user} on {subject}")
         for user in SERVICES:
             client = self.client(user)
-            for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE"):
+            for verb in ("UPDATE", "DELETE", "PURGE", "MSG.DELETE"):
                 self.assertFalse(client.may_publish(f"$JS.API.STREAM.{verb}.EVENTS"), f"{user} {verb}")
+            self.assertFalse(client.may_publish("$JS.API.STREAM.CREATE.MINE"), user)
+            self.assertFalse(client.may_publish("$JS.API.CONSUMER.CREATE.EVENTS.mine"), user)
             self.assertFalse(client.may_publish("$JS.API.CONSUMER.DELETE.EVENTS.planner"), user)
             self.assertFalse(client.may_subscribe("_INBOX.>"), user)
             self.assertFalse(client.may_subscribe("_INBOX_operator.>"), user)
 
-    def test_the_operator_may_make_streams(self):
-        reply = self.client("operator").request("$JS.API.STREAM.CREATE.TRY", '{"name": "TRY", "subjects": ["try.>"]}')
-        self.assertEqual(reply.get("error"), None)
+    def test_a_consumer_is_read_by_its_owner_alone(self):
+        operator = self.client("operator")
+        stream = {"name": "EVENTS", "subjects": ["evt.>"]}
+        consumer = {"stream_name": "EVENTS", "config": {"durable_name": "planner", "ack_policy": "explicit"}}
+        for subject, body in (("STREAM.CREATE.EVENTS", stream), ("CONSUMER.CREATE.EVENTS.planner", consumer)):
+            self.assertNotIn("error", operator.request(f"$JS.API.{subject}", body))
+        operator.request("evt.run.runnable.default.r", {"what": "a run may go on"})
+
+        planner = self.client("planner")
+        planner.request("$JS.API.CONSUMER.MSG.NEXT.EVENTS.planner", {"batch": 1}, inbox="_INBOX_planner.1")
+        self.assertTrue(planner.reply_to.startswith("$JS.ACK.EVENTS.planner."), planner.reply_to)
+        self.assertTrue(planner.may_publish(planner.reply_to))
+        observer = self.client("observer")
+        self.assertFalse(observer.may_publish("$JS.API.CONSUMER.MSG.NEXT.EVENTS.planner"))
+        self.assertFalse(observer.may_publish(planner.reply_to))
+
+    def test_a_service_that_is_asked_may_answer(self):
+        approval, ingress = self.client("approval"), self.client("ingress")
+        self.assertTrue(approval.may_subscribe("svc.approval.decide"))
+        approval.answer_next({"decided": True})
+        reply = ingress.request("svc.approval.decide", {}, inbox="_INBOX_ingress.1")
+        self.assertEqual(reply, {"decided": True})
+
+    def test_every_service_may_create_anew_what_the_server_lost(self):
+        for user in SERVICES:
+            client = self.client(user)
+            for call in ("STREAM.CREATE.EVENTS", "CONSUMER.CREATE.EVENTS.planner.evt.run.runnable.>", "STREAM.CREATE.DLQ"):
+                self.assertTrue(client.may_publish(f"$JS.API.{call}"), f"{user} {call}")
 
     def test_nats_wants_a_password(self):
         with NatsClient(self.stack.ports["nats"], "planner", "guess") as client:
@@ -112,6 +140,25 @@ class RealParts(unittest.TestCase):
             second = Stack(ROOT, self.stack.ports, folder)
             with self.assertRaisesRegex(Problem, f"Port {self.stack.ports['postgres']}, meant for postgres, is in use.*ESC_POSTGRES_PORT"):
                 second.start_parts()
+
+
+class AStateFolderClosedToOthers(unittest.TestCase):
+    @unittest.skipUnless(os.geteuid() == 0, "only root runs Postgres as somebody else")
+    def test_postgres_then_lives_elsewhere_and_is_wiped_from_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            postgres = Stack(ROOT, Ports.free(), folder, open_parts=True).parts[0]
+            self.addCleanup(postgres.wipe)
+            self.addCleanup(postgres.stop)
+            with mock.patch("local.servers.say") as said:
+                postgres.get()
+            self.assertIn("Postgres keeps its data in", said.call_args[0][0])
+            postgres.launch()
+            postgres.wait()
+            self.assertFalse(postgres.home.is_relative_to(folder))
+            home = postgres.home
+            postgres.stop()
+            postgres.wipe()
+            self.assertFalse(home.exists())
 
 
 if __name__ == "__main__":

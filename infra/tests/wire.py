@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 
 
 class NatsClient:
@@ -32,15 +33,31 @@ class NatsClient:
         self._send(f"SUB {subject} {self._inbox}")
         return self._allowed()
 
-    def request(self, subject, payload, inbox="_INBOX.reply"):
-        """The reply to a request, as JSON."""
+    def request(self, subject, body, inbox="_INBOX.1"):
+        """The reply to a request, both in JSON; `reply_to` then holds where an answer to the reply would go."""
+        payload = json.dumps(body)
         self._send(f"SUB {inbox} r\r\nPUB {subject} {inbox} {len(payload)}\r\n{payload}")
+        return self._next_message()
+
+    def answer_next(self, body):
+        """Answer the next request from another thread."""
+
+        def answer():
+            self._next_message()
+            payload = json.dumps(body)
+            self._send(f"PUB {self.reply_to} {len(payload)}\r\n{payload}")
+
+        threading.Thread(target=answer).start()
+
+    def _next_message(self):
         while True:
-            line = self._lines.readline()
-            if line.startswith(b"MSG"):
-                return json.loads(self._lines.readline())
-            if line.startswith(b"-ERR"):
-                raise PermissionError(line.decode())
+            line = self._lines.readline().decode()
+            if line.startswith("-ERR"):
+                raise PermissionError(line)
+            if line.startswith("MSG"):
+                words = line.split()
+                self.reply_to = words[3] if len(words) == 5 else None
+                return json.loads(self._lines.read(int(words[-1])))
 
     def _allowed(self):
         self._send("PING")
