@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -15,10 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
-/// Longest time for the head of a request; also how long an idle connection is kept.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time between two pieces of a request's body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time for the head of a request, and between two pieces of its body; an idle connection is kept as long.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -65,12 +63,16 @@ pub async fn http_server(
     let error = |source| ServeError { listen, source };
     let listener = TcpListener::bind(listen).await.map_err(error)?;
     let addr = listener.local_addr().map_err(error)?;
-    let router = router.layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT));
-    let task = AbortOnDropHandle::new(tokio::spawn(serve(listener, router, stop)));
+    let serving = serve(listener, router, stop, READ_TIMEOUT);
+    let task = AbortOnDropHandle::new(tokio::spawn(serving));
     Ok(HttpServer { addr, task })
 }
 
-async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, read: Duration) {
+    let router = router.layer(RequestBodyTimeoutLayer::new(read));
+    // HTTP/1 only: told apart by its first bytes, a connection could stay silent for ever.
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(read);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
@@ -80,7 +82,7 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, router.clone(), graceful.watcher()));
+                    connections.spawn(connection(stream, builder.clone(), router.clone(), graceful.watcher()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "can't accept a connection");
@@ -95,14 +97,86 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, router: Router, watcher: hyper_util::server::graceful::Watcher) {
+async fn connection(stream: TcpStream, builder: Builder<TokioExecutor>, router: Router, watcher: Watcher) {
     // Without it an answer in several writes waits for the client's delayed acknowledgement.
     let _ = stream.set_nodelay(true);
-    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let served = watcher.watch(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
-    if let Err(error) = served.await {
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = watcher.watch(connection.into_owned()).await {
         // The client's doing, mostly: it went away or was too slow.
         tracing::debug!(error = &*error, "a connection ended badly");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Bytes;
+    use axum::routing::{get, post};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const READ: Duration = Duration::from_millis(200);
+    const DEADLINE: Duration = Duration::from_secs(10);
+
+    /// A server, where it listens, and its end.
+    async fn server(router: Router) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(serve(listener, router, stop.clone(), READ));
+        (addr, stop, task)
+    }
+
+    /// What comes back until the server closes, after `text` was sent.
+    async fn exchange(addr: SocketAddr, text: &str) -> String {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let read = stream.read_to_string(&mut answer);
+        tokio::time::timeout(DEADLINE, read).await.expect("closed in time").unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn slow_clients_are_cut_off() {
+        let router = Router::new().route("/", post(async |body: Bytes| body.len().to_string()));
+        let (addr, _stop, _task) = server(router).await;
+        assert_eq!(exchange(addr, "").await, "", "said nothing");
+        assert!(!exchange(addr, "POST / HTT").await.contains("200"), "half a head");
+        let half = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf";
+        assert!(!exchange(addr, half).await.contains("200 OK"), "half a body");
+        let whole = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nhalf";
+        assert!(exchange(addr, whole).await.contains("200 OK"), "a whole body");
+    }
+
+    #[tokio::test]
+    async fn requests_in_flight_are_answered_before_the_end() {
+        let (begun, end) = (CancellationToken::new(), CancellationToken::new());
+        let handler = {
+            let (begun, end) = (begun.clone(), end.clone());
+            move || async move {
+                begun.cancel();
+                end.cancelled().await;
+                "answered"
+            }
+        };
+        let (addr, stop, task) = server(Router::new().route("/", get(handler))).await;
+        let request = tokio::spawn(exchange(addr, "GET / HTTP/1.1\r\nhost: x\r\n\r\n"));
+        begun.cancelled().await;
+        stop.cancel();
+        while TcpStream::connect(addr).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!task.is_finished(), "the request is still there");
+        end.cancel();
+        assert!(request.await.unwrap().contains("answered"));
+        tokio::time::timeout(DEADLINE, task).await.expect("ends by itself").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_said_with_its_remedy() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = taken.local_addr().unwrap();
+        let error = http_server(addr, Router::new(), CancellationToken::new()).await.unwrap_err();
+        assert!(error.to_string().contains("ESC_LISTEN"), "{error}");
     }
 }

@@ -20,7 +20,7 @@ pub mod telemetry;
 pub use config::{Common, ConfigError, Secret, load};
 pub use health::Health;
 pub use http::{HttpServer, ServeError, http_server};
-pub use process::{Ctx, RunError, Running, main, spawn};
+pub use process::{Ctx, RunError, Running, main, main_with, spawn};
 pub use shutdown::{Drained, InFlight, Shutdown};
 pub use telemetry::{Link, Parent, Span, SpanSpec, Telemetry, TraceContext, Tracer};
 

@@ -188,13 +188,23 @@ where
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: Into<Box<dyn Error + Send + Sync>> + 'static,
 {
-    let args = std::env::args_os().skip(1).collect::<Vec<OsString>>();
+    main_with(name, std::env::args_os().skip(1), run).into()
+}
+
+/// As [`main`], with the arguments after the program's name given, and the exit code as a number.
+pub fn main_with<C, F, Fut, E>(name: &'static str, args: impl IntoIterator<Item = impl Into<OsString>>, run: F) -> u8
+where
+    C: AsRef<Common> + DeserializeOwned + Default + Serialize,
+    F: FnOnce(Ctx<C>) -> Fut,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: Into<Box<dyn Error + Send + Sync>> + 'static,
+{
     let config = match Settings::<C>::load(name, args, std::env::vars_os()) {
         Ok(settings) => settings.value,
         Err(error) => {
             let code = error.exit_code();
             say(&error, code == EX_OK);
-            return code.into();
+            return code;
         }
     };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -205,12 +215,12 @@ where
         Ok(runtime) => runtime,
         Err(error) => {
             say(&format_args!("can't start the async runtime: {error}"), false);
-            return EX_FAILURE.into();
+            return EX_FAILURE;
         }
     };
     let code = runtime.block_on(supervise(name, config, run));
     runtime.shutdown_timeout(RUNTIME_END);
-    code.into()
+    code
 }
 
 /// Runs the service to its end and gives the exit code.

@@ -21,6 +21,11 @@ thread_local! {
 pub struct Secret<T = String>(T);
 
 impl<T: AsRef<str>> Secret<T> {
+    /// A secret of any kind of text.
+    pub fn new(value: T) -> Self {
+        Self(value)
+    }
+
     /// The value itself, for the one place that needs it.
     pub fn expose(&self) -> &str {
         self.0.as_ref()
@@ -32,8 +37,8 @@ impl<T: AsRef<str>> Secret<T> {
     }
 }
 
-impl<T> From<T> for Secret<T> {
-    fn from(value: T) -> Self {
+impl From<String> for Secret<String> {
+    fn from(value: String) -> Self {
         Self(value)
     }
 }

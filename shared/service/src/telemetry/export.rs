@@ -93,3 +93,59 @@ impl<E: SpanExporter> SpanExporter for Announced<E> {
         self.exporter.set_resource(resource);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use opentelemetry_sdk::error::OTelSdkError;
+
+    use super::*;
+
+    /// Up or down, as it is told.
+    #[derive(Debug)]
+    struct Switch(AtomicBool);
+
+    impl SpanExporter for Switch {
+        async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+            if self.0.load(Ordering::SeqCst) { Ok(()) } else { Err(OTelSdkError::InternalFailure("refused".into())) }
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_collector_that_goes_and_comes_is_said_once_each() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let exporter = Announced {
+            exporter: Switch(AtomicBool::new(false)),
+            service: "planner".into(),
+            endpoint: "http://127.0.0.1:4317".into(),
+            down: AtomicBool::new(false),
+        };
+        tracing::subscriber::with_default(subscriber, || {
+            for up in [false, false, false, true, true, false] {
+                exporter.exporter.0.store(up, Ordering::SeqCst);
+                assert_eq!(futures::executor::block_on(exporter.export(Vec::new())).is_ok(), up);
+            }
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.matches("can't export traces").count(), 2, "{text}");
+        assert_eq!(text.matches("exported again").count(), 1, "{text}");
+        assert!(text.contains("refused") && text.contains("127.0.0.1:4317"), "{text}");
+    }
+}
