@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from .settings import OWNER, SERVICES, role
+from .settings import DATABASE, OWNER, SERVICES, role
 
 NATS_USERS = SERVICES + ("publisher", "operator")
 POSTGRES_ROLES = ("postgres", OWNER) + tuple(role(service) for service in SERVICES)
@@ -42,6 +42,18 @@ class Credentials:
         if vars(credentials) != kept:
             write_private(path, json.dumps(vars(credentials), indent=2) + "\n")
         return credentials
+
+    def nats_url(self, user, at):
+        """NATS at `host:port` as this user."""
+        return f"nats://{user}:{self.nats[user]}@{at}"
+
+    def database_url(self, name, at):
+        """The product's database at `host:port` as this role."""
+        return f"postgres://{name}:{self.postgres[name]}@{at}/{DATABASE}"
+
+    def redis_url(self, at):
+        """Valkey at `host:port`."""
+        return f"redis://:{self.valkey}@{at}/0"
 
     def token_file(self):
         """What ingress reads: the API tokens by their hash."""

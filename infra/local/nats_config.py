@@ -60,6 +60,6 @@ def _mends(stream, consumers):
 def _consumes(stream, consumers):
     api = [f"$JS.API.STREAM.INFO.{stream}"]
     for name in consumers:
-        api += [f"$JS.API.CONSUMER.{verb}.{stream}.{name}" for verb in ("INFO", "MSG.NEXT")]
+        api += [f"$JS.API.CONSUMER.{verb}.{stream}.{name}" for verb in ("INFO", "MSG.NEXT", "RESET")]
         api.append(f"$JS.ACK.{stream}.{name}.>")
     return api

@@ -7,12 +7,13 @@ import socket
 import subprocess
 
 from . import accounts, parts
+from .credentials import write_private
 from .nats_config import nats_config
 from .postgres_config import bootstrap_sql, settings
-from .credentials import write_private
 from .problem import Problem, say
 from .process import Process, as_user
 from .settings import check_free
+from .valkey_config import valkey_config
 
 
 class Server:
@@ -97,12 +98,8 @@ class Valkey(Server):
     name = "valkey"
 
     def prepare(self):
-        lines = ["bind 127.0.0.1", f"port {self.port}", 'save ""', "appendonly no", f"dir {self.home}"]
-        # Refuse writes rather than evict: a lease that vanishes early costs a model call.
-        lines += ["maxmemory 1gb", "maxmemory-policy noeviction"]
-        if self.credentials:
-            lines.append(f"requirepass {self.credentials.valkey}")
-        write_private(self.home / "valkey.conf", "\n".join(lines) + "\n")
+        password = self.credentials.valkey if self.credentials else None
+        write_private(self.home / "valkey.conf", valkey_config("127.0.0.1", self.port, self.home, password))
 
     def argv(self):
         return [self.program, self.home / "valkey.conf"]

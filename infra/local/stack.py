@@ -15,7 +15,7 @@ from .credentials import Credentials, write_private
 from .problem import Problem, say
 from .servers import Nats, Postgres, Valkey
 from .services import START_ORDER, Service, environment
-from .settings import DATABASE, OWNER, SERVICES, Ports, variable
+from .settings import OWNER, SERVICES, Ports, variable
 
 _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
 
@@ -199,19 +199,18 @@ class Stack:
 
     def nats_url(self, user):
         """NATS as this user."""
-        login = f"{user}:{self.credentials.nats[user]}@" if self.credentials else ""
-        return f"nats://{login}127.0.0.1:{self.ports['nats']}"
+        at = f"127.0.0.1:{self.ports['nats']}"
+        return self.credentials.nats_url(user, at) if self.credentials else f"nats://{at}"
 
     def database_url(self, name):
-        """The product's database as this role; in an open stack, the superuser's."""
-        if self.credentials is None:
-            return f"postgres://postgres@127.0.0.1:{self.ports['postgres']}/postgres"
-        return f"postgres://{name}:{self.credentials.postgres[name]}@127.0.0.1:{self.ports['postgres']}/{DATABASE}"
+        """The product's database as this role; in an open stack, whatever the superuser has."""
+        at = f"127.0.0.1:{self.ports['postgres']}"
+        return self.credentials.database_url(name, at) if self.credentials else f"postgres://postgres@{at}/postgres"
 
     def redis_url(self):
         """Valkey."""
-        login = f":{self.credentials.valkey}@" if self.credentials else ""
-        return f"redis://{login}127.0.0.1:{self.ports['valkey']}/0"
+        at = f"127.0.0.1:{self.ports['valkey']}"
+        return self.credentials.redis_url(at) if self.credentials else f"redis://{at}/0"
 
     # Helpers.
 
