@@ -1,0 +1,155 @@
+//! Makes the server agree with the topology, and mends what it lost.
+
+use std::time::Duration;
+
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::ConsumerErrorKind;
+use async_nats::jetstream::{self, ErrorCode};
+use futures::{StreamExt as _, TryStreamExt as _};
+
+use crate::connection::Bus;
+use crate::error::BusError;
+use crate::retry;
+use crate::topology::{ConsumerSpec, StreamSpec, Topology};
+
+/// Requests to the server's API at once.
+const AT_ONCE: usize = 8;
+
+impl Bus {
+    /// Creates or updates every stream and consumer of the topology, and remembers it to mend what is lost later.
+    /// Does nothing where the server already agrees; safe when several processes do it at once.
+    pub async fn reconcile(&self, topology: &Topology) -> Result<(), BusError> {
+        self.set_topology(topology.clone());
+        let policy = retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2))
+            .within(Duration::from_secs(20));
+        retry::when(policy, BusError::is_transient, || self.reconcile_once(topology)).await
+    }
+
+    async fn reconcile_once(&self, topology: &Topology) -> Result<(), BusError> {
+        futures::stream::iter(&topology.streams)
+            .map(|stream| self.reconcile_stream(stream))
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        futures::stream::iter(&topology.consumers)
+            .map(|consumer| self.reconcile_consumer(consumer))
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    /// Makes sure that the stream behind a subject exists. One task at a time.
+    pub(crate) async fn mend_stream_for(&self, subject: &str) -> Result<(), BusError> {
+        let _mending = self.mending().lock().await;
+        let topology = self.topology();
+        let no_stream = || BusError::NoStream { subject: subject.to_owned() };
+        let stream = topology.stream_for(subject).ok_or_else(no_stream)?;
+        self.reconcile_stream(stream).await?;
+        // A lost stream took its consumers with it; whoever reads them may not be running just now.
+        for consumer in topology.consumers.iter().filter(|consumer| consumer.stream == stream.name) {
+            self.reconcile_consumer(consumer).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a consumer and its stream exist. One task at a time.
+    pub(crate) async fn mend_consumer(&self, consumer: &ConsumerSpec) -> Result<(), BusError> {
+        let _mending = self.mending().lock().await;
+        let topology = self.topology();
+        let unknown = || BusError::UnknownStream { name: consumer.stream.to_string() };
+        self.reconcile_stream(topology.stream(&consumer.stream).ok_or_else(unknown)?).await?;
+        self.reconcile_consumer(consumer).await
+    }
+
+    async fn reconcile_stream(&self, spec: &StreamSpec) -> Result<(), BusError> {
+        let name = self.namespace().name(&spec.name);
+        let failed = |transient, source| BusError::Reconcile { what: format!("stream {name}"), transient, source };
+        match self.jetstream().get_stream(&name).await {
+            Ok(stream) if spec.is(self.namespace(), &stream.cached_info().config) => return Ok(()),
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                GetStreamErrorKind::JetStream(cause) if cause.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                    if self.create_stream(spec, &name).await? {
+                        return Ok(());
+                    }
+                }
+                GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => {
+                    return Err(failed(false, error.into()));
+                }
+                _ => return Err(failed(true, error.into())),
+            },
+        }
+        self.jetstream().update_stream(spec.config(self.namespace())).await.map_err(|error| {
+            let transient = match error.kind() {
+                CreateStreamErrorKind::JetStream(cause) => is_transient(&cause),
+                // Deleted between the look and the update.
+                CreateStreamErrorKind::NotFound => true,
+                kind => may_pass(&kind),
+            };
+            failed(transient, error.into())
+        })?;
+        tracing::info!(stream = %name, "updated the stream");
+        Ok(())
+    }
+
+    /// Creates the stream; `false` if somebody else has made one of that name meanwhile, perhaps with other settings.
+    async fn create_stream(&self, spec: &StreamSpec, name: &str) -> Result<bool, BusError> {
+        match self.jetstream().create_stream(spec.config(self.namespace())).await {
+            Ok(_) => {
+                tracing::info!(stream = %name, "created the stream");
+                Ok(true)
+            }
+            Err(error) => {
+                let transient = match error.kind() {
+                    CreateStreamErrorKind::JetStream(cause) if cause.error_code() == ErrorCode::STREAM_NAME_EXIST => {
+                        return Ok(false);
+                    }
+                    CreateStreamErrorKind::JetStream(cause) => is_transient(&cause),
+                    kind => may_pass(&kind),
+                };
+                Err(BusError::Reconcile { what: format!("stream {name}"), transient, source: error.into() })
+            }
+        }
+    }
+
+    async fn reconcile_consumer(&self, spec: &ConsumerSpec) -> Result<(), BusError> {
+        let config = spec.config(self.namespace());
+        let stream = self.namespace().name(&spec.stream);
+        self.jetstream().create_consumer_on_stream(config, &stream).await.map(|_| ()).map_err(|error| {
+            let transient = match error.kind() {
+                ConsumerErrorKind::JetStream(cause) => is_transient(&cause),
+                ConsumerErrorKind::TimedOut | ConsumerErrorKind::Request => true,
+                _ => false,
+            };
+            let what = format!("consumer {} of stream {stream}", self.namespace().name(&spec.name));
+            BusError::Reconcile { what, transient, source: error.into() }
+        })
+    }
+
+    /// Deletes every stream of the topology, and with them the consumers and messages. Only in a namespace.
+    pub(crate) async fn delete_streams(&self) -> Result<(), BusError> {
+        if self.namespace().is_production() {
+            return Ok(());
+        }
+        for spec in &self.topology().streams {
+            let name = self.namespace().name(&spec.name);
+            // A stream that is not there is as good as deleted.
+            if let Err(error) = self.jetstream().delete_stream(&name).await {
+                tracing::debug!(stream = %name, %error, "could not delete the stream");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the server's refusal may pass: it is busy, still starting, or lost the stream in between.
+fn is_transient(error: &jetstream::Error) -> bool {
+    error.code() >= 500 || matches!(error.error_code(), ErrorCode::STREAM_NOT_FOUND | ErrorCode::CONSUMER_NOT_FOUND)
+}
+
+fn may_pass(kind: &CreateStreamErrorKind) -> bool {
+    matches!(
+        kind,
+        CreateStreamErrorKind::TimedOut | CreateStreamErrorKind::JetStreamUnavailable | CreateStreamErrorKind::Response
+    )
+}
