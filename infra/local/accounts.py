@@ -24,7 +24,9 @@ def unprivileged():
             pass
         if name == _NAME and shutil.which("useradd"):
             say(f"Postgres doesn't run as root: adding the system user {_NAME} for it.")
-            subprocess.run(["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _NAME], capture_output=True)
+            subprocess.run(
+                ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _NAME], capture_output=True
+            )
             try:
                 return pwd.getpwnam(name)
             except KeyError:
@@ -34,7 +36,9 @@ def unprivileged():
 
 def reachable(account, program, folder):
     """Whether `account` can run `program` and work in `folder` (the folders above may be closed to it)."""
-    test = subprocess.run(["/bin/sh", "-c", 'test -x "$0" && test -x "$1"', str(program), str(folder)], cwd="/", **as_user(account))
+    test = subprocess.run(
+        ["/bin/sh", "-c", 'test -x "$0" && test -x "$1"', str(program), str(folder)], cwd="/", **as_user(account)
+    )
     return test.returncode == 0
 
 

@@ -58,7 +58,12 @@ class Credentials:
     def token_file(self):
         """What ingress reads: the API tokens by their hash."""
         rows = [
-            {"name": name, "tenant": "default", "roles": roles, "sha256": hashlib.sha256(self.tokens[name].encode()).hexdigest()}
+            {
+                "name": name,
+                "tenant": "default",
+                "roles": roles,
+                "sha256": hashlib.sha256(self.tokens[name].encode()).hexdigest(),
+            }
             for name, roles in TOKEN_ROLES.items()
         ]
         return json.dumps(rows, indent=2) + "\n"

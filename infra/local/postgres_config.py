@@ -27,7 +27,9 @@ def bootstrap_sql(passwords):
     lines = ["\\set ON_ERROR_STOP on"]
     for name, password in passwords.items():
         if name != "postgres":
-            lines.append(f"SELECT 'CREATE ROLE {name}' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') \\gexec")
+            lines.append(
+                f"SELECT 'CREATE ROLE {name}' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') \\gexec"
+            )
             lines.append(f"ALTER ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD '{password}';")
     lines += [
         f"SELECT 'CREATE DATABASE {DATABASE} OWNER {OWNER}' "

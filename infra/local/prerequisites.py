@@ -14,7 +14,9 @@ _RUN_SPACE = 1 << 30
 
 def check(root, building=True):
     """Raise one Problem that names everything missing."""
-    missing = [found for found in (_space(root, building), building and _cargo(root), building and _compiler()) if found]
+    missing = [
+        found for found in (_space(root, building), building and _cargo(root), building and _compiler()) if found
+    ]
     if missing:
         raise Problem(" ".join(missing))
 

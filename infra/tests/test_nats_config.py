@@ -45,7 +45,9 @@ class PermissionTable(unittest.TestCase):
     def test_each_consumer_has_one_reader(self):
         for stream, consumers in self.table["streams"].items():
             for consumer in consumers:
-                self.assertEqual(len(self.who_may_publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")), 1, consumer)
+                self.assertEqual(
+                    len(self.who_may_publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")), 1, consumer
+                )
 
     def test_what_decides_is_said_by_few(self):
         self.assertEqual(self.who_may_publish("svc.approval.decide"), {"ingress"})

@@ -64,9 +64,19 @@ class RealParts(unittest.TestCase):
     def test_a_nats_user_may_do_nothing_else(self):
         others = {
             "tool-executor": ["evt.approval.granted.default.r", "svc.approval.decide", "in.default.github.push"],
-            "planner": ["evt.approval.granted.default.r", "evt.tool.completed.default.r", "sig.default.r.c", "svc.approval.decide"],
+            "planner": [
+                "evt.approval.granted.default.r",
+                "evt.tool.completed.default.r",
+                "sig.default.r.c",
+                "svc.approval.decide",
+            ],
             "observer": ["evt.approval.granted.default.r", "evt.turn.completed.default.r"],
-            "publisher": ["in.other.github.push", "evt.run.created.default.r", "$JS.API.STREAM.INFO.EVENTS", "svc.approval.decide"],
+            "publisher": [
+                "in.other.github.push",
+                "evt.run.created.default.r",
+                "$JS.API.STREAM.INFO.EVENTS",
+                "svc.approval.decide",
+            ],
         }
         for user, subjects in others.items():
             client = self.client(user)
@@ -108,7 +118,11 @@ class RealParts(unittest.TestCase):
     def test_every_service_may_create_anew_what_the_server_lost(self):
         for user in SERVICES:
             client = self.client(user)
-            for call in ("STREAM.CREATE.EVENTS", "CONSUMER.CREATE.EVENTS.planner.evt.run.runnable.>", "STREAM.CREATE.DLQ"):
+            for call in (
+                "STREAM.CREATE.EVENTS",
+                "CONSUMER.CREATE.EVENTS.planner.evt.run.runnable.>",
+                "STREAM.CREATE.DLQ",
+            ):
                 self.assertTrue(client.may_publish(f"$JS.API.{call}"), f"{user} {call}")
 
     def test_nats_wants_a_password(self):
@@ -138,7 +152,9 @@ class RealParts(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             second = Stack(ROOT, self.stack.ports, folder)
-            with self.assertRaisesRegex(Problem, f"Port {self.stack.ports['postgres']}, meant for postgres, is in use.*ESC_POSTGRES_PORT"):
+            with self.assertRaisesRegex(
+                Problem, f"Port {self.stack.ports['postgres']}, meant for postgres, is in use.*ESC_POSTGRES_PORT"
+            ):
                 second.start_parts()
 
 

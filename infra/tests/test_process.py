@@ -42,7 +42,9 @@ class BackgroundProcess(unittest.TestCase):
         self.addCleanup(stranger.wait)
         self.addCleanup(stranger.kill)
         self.process.record.parent.mkdir(parents=True)
-        self.process.record.write_text(json.dumps({"pid": stranger.pid, "identity": "an earlier one", "argv": ["x"], "built": None}))
+        self.process.record.write_text(
+            json.dumps({"pid": stranger.pid, "identity": "an earlier one", "argv": ["x"], "built": None})
+        )
         self.assertIsNone(self.process.pid)
         self.process.stop(signal.SIGKILL)
         self.assertIsNone(stranger.poll())
@@ -70,7 +72,9 @@ class BackgroundProcess(unittest.TestCase):
 
     def wait_for_end(self, pid):
         leftover = Process("left", self.state)
-        leftover.record.write_text(json.dumps({"pid": pid, "identity": identity(pid), "argv": ["sleep"], "built": None}))
+        leftover.record.write_text(
+            json.dumps({"pid": pid, "identity": identity(pid), "argv": ["sleep"], "built": None})
+        )
         self.assertTrue(leftover.wait_gone(10))
 
     def test_death_while_starting_shows_the_log(self):

@@ -11,12 +11,16 @@ from local.settings import PARTS, SERVICES, Ports, check_free, holder, variable
 class PortsFromTheEnvironment(unittest.TestCase):
     def test_defaults_are_the_documented_ones(self):
         ports = Ports.from_env({})
-        self.assertEqual([ports[name] for name in ("ingress", "nats", "postgres", "valkey")], [8080, 14222, 15432, 16379])
+        self.assertEqual(
+            [ports[name] for name in ("ingress", "nats", "postgres", "valkey")], [8080, 14222, 15432, 16379]
+        )
         self.assertEqual([ports[name] for name in SERVICES[1:]], [8081, 8082, 8083, 8084, 8085, 8086])
 
     def test_each_can_be_moved(self):
         ports = Ports.from_env({"ESC_API_PORT": "9000", "ESC_NATS_PORT": "9001", "ESC_PORT_BASE": "9100"})
-        self.assertEqual((ports["ingress"], ports["nats"], ports["planner"], ports["artifact"]), (9000, 9001, 9100, 9105))
+        self.assertEqual(
+            (ports["ingress"], ports["nats"], ports["planner"], ports["artifact"]), (9000, 9001, 9100, 9105)
+        )
 
     def test_nonsense_is_named(self):
         for text in ("eighty", "0", "70000", "-1"):

@@ -13,7 +13,10 @@ class NatsClient:
         self._lines = self._socket.makefile("rb")
         self._lines.readline()
         self._inbox = 0
-        self._send("CONNECT " + json.dumps({"verbose": False, "pedantic": False, "user": user, "pass": password, "headers": True}))
+        self._send(
+            "CONNECT "
+            + json.dumps({"verbose": False, "pedantic": False, "user": user, "pass": password, "headers": True})
+        )
 
     def __enter__(self):
         return self
