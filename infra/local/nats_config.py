@@ -47,6 +47,9 @@ def _permissions(user, own, table):
     for stream, consumers in own.get("consumes", {}).items():
         publish += _consumes(stream, consumers)
     result = {"publish": {"allow": publish}, "subscribe": {"allow": every("subscribe")}}
+    others = [f"{event}.>" for event, owners in table["exclusive"].items() if user not in owners]
+    if others and not own.get("sweeps"):
+        result["publish"]["deny"] = others
     if any(source.get("replies") for source in sources):
         result["allow_responses"] = True
     return result

@@ -25,11 +25,11 @@ class PermissionTable(unittest.TestCase):
         self.users = permission_table()
 
     def who_may_publish(self, subject):
-        return {
-            user
-            for user, rights in self.users.items()
-            if any(matches(pattern, subject) for pattern in rights["publish"]["allow"]) and user != "operator"
-        }
+        def covered(rights, verdict):
+            return any(matches(pattern, subject) for pattern in rights["publish"].get(verdict, []))
+
+        users = set(self.users) - {"operator"}
+        return {user for user in users if covered(self.users[user], "allow") and not covered(self.users[user], "deny")}
 
     def test_it_speaks_of_declared_users_groups_streams_and_consumers_only(self):
         self.assertEqual(set(self.users), set(SERVICES) | {"publisher", "operator"})
@@ -39,8 +39,10 @@ class PermissionTable(unittest.TestCase):
                 self.assertLessEqual(set(source.get("mends", [])), set(streams), user)
                 for stream, consumers in source.get("consumes", {}).items():
                     self.assertLessEqual(set(consumers), set(streams[stream]), user)
-                known = {"groups", "publish", "subscribe", "consumes", "mends", "replies"}
+                known = {"groups", "publish", "subscribe", "consumes", "mends", "replies", "sweeps"}
                 self.assertLessEqual(set(source), known, user)
+        for event, owners in self.table["exclusive"].items():
+            self.assertLessEqual(set(owners), set(SERVICES), event)
 
     def test_each_consumer_has_one_reader(self):
         for stream, consumers in self.table["streams"].items():
@@ -53,6 +55,8 @@ class PermissionTable(unittest.TestCase):
         self.assertEqual(self.who_may_publish("svc.approval.decide"), {"ingress"})
         self.assertEqual(self.who_may_publish("evt.approval.granted.t.r"), {"approval", "scheduler"})
         self.assertEqual(self.who_may_publish("evt.turn.completed.t.r"), {"planner", "scheduler"})
+        self.assertEqual(self.who_may_publish("evt.timer.fired.t.r"), {"scheduler"})
+        self.assertEqual(self.who_may_publish("evt.run.runnable.t.r"), set(SERVICES))
         self.assertEqual(self.who_may_publish("sig.t.r.c"), {"tool-executor"})
         self.assertEqual(self.who_may_publish("in.default.github.push"), {"ingress", "publisher"})
         self.assertEqual(self.who_may_publish("in.other.github.push"), {"ingress"})
