@@ -61,6 +61,32 @@ impl Role {
     }
 }
 
+impl Role {
+    /// Whether this service may put an event of this type into the log. What only one kind of authority may say is only
+    /// its service's to write; the consequences that any command may have are everybody's.
+    #[must_use]
+    pub fn may_write(self, event_type: &str) -> bool {
+        match event_type {
+            "run.created" | "run.queued" | "run.paused" | "run.resumed" | "budget.changed" => {
+                matches!(self, Self::Ingress | Self::Scheduler)
+            }
+            "turn.completed" | "turn.rejected" | "plan.updated" | "wait.registered" | "run.waiting"
+            | "tool.requested" => self == Self::Planner,
+            "artifact.created" | "artifact.updated" => matches!(self, Self::Planner | Self::Artifact),
+            "message.added" => matches!(self, Self::Ingress | Self::Planner),
+            "tool.started" | "tool.in_doubt" | "tool.reconciled" => self == Self::ToolExecutor,
+            "tool.completed" | "tool.failed" => matches!(self, Self::ToolExecutor | Self::Observer),
+            "tool.denied" => matches!(self, Self::ToolExecutor | Self::Approval),
+            "observation.recorded" => self == Self::Observer,
+            "approval.requested" => matches!(self, Self::ToolExecutor | Self::Planner),
+            "approval.granted" | "approval.denied" => self == Self::Approval,
+            "timer.fired" => self == Self::Scheduler,
+            "external.matched" => matches!(self, Self::Ingress | Self::Planner),
+            _ => true,
+        }
+    }
+}
+
 /// A request to change a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {

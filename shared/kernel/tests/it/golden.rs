@@ -1,0 +1,57 @@
+//! Stored logs stay readable, and the names in them stay what they are.
+
+use kernel::{EventData, RunId, Timestamp, apply, event::Event};
+use serde_json::Value;
+
+/// One event a line, as `{"type", "version", "data"}`, written by the first version: never edited, only added to.
+const OLDEST: &str = include_str!("../golden/log-v1.jsonl");
+
+fn stored() -> Vec<EventData> {
+    OLDEST
+        .lines()
+        .map(|line| {
+            let row: Value = serde_json::from_str(line).unwrap();
+            let version = u16::try_from(row["version"].as_u64().unwrap()).unwrap();
+            EventData::decode(row["type"].as_str().unwrap(), version, &row["data"].to_string()).unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn the_oldest_log_loads() {
+    let run = RunId::mint();
+    let mut state = None;
+    for (data, seq) in stored().into_iter().zip(1..) {
+        let event = Event { seq, at: Timestamp::UNIX_EPOCH, data };
+        state = Some(apply(state, run, &event).unwrap());
+    }
+    assert!(state.unwrap().ended);
+}
+
+#[test]
+fn the_oldest_log_is_written_as_it_was() {
+    for (data, line) in stored().iter().zip(OLDEST.lines()) {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let written: Value = serde_json::from_str(&data.encode().unwrap()).unwrap();
+        assert_eq!(written, row["data"], "{}", data.type_name());
+        assert_eq!(data.type_name(), row["type"]);
+    }
+}
+
+#[test]
+fn an_unknown_or_newer_event_says_what_to_do() {
+    let error = EventData::decode("run.exploded", 1, "{}").unwrap_err();
+    assert!(error.to_string().contains("run.exploded"), "{error}");
+    let error = EventData::decode("run.paused", 99, "{}").unwrap_err();
+    assert!(error.to_string().contains("newer"), "{error}");
+}
+
+#[test]
+fn type_names_are_unique_and_well_formed() {
+    let mut names = EventData::TYPES.to_vec();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), EventData::TYPES.len());
+    assert!(names.iter().all(|name| name.split('.').count() == 2));
+    assert_eq!(EventData::schemas().len(), names.len());
+}

@@ -1,0 +1,8 @@
+//! The rules of a run, tested from outside: by property, by example, and against stored logs.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+mod build;
+mod golden;
+mod properties;
+mod stories;
