@@ -343,6 +343,8 @@ impl RunState {
                 event,
                 &mut |_, on| matches!(on, Condition::OperatorInput { approval_id } if *approval_id == Some(id)),
             );
+            // Like a message: what a person says is heard, also when the wait that asked has been replaced.
+            self.wake(event, WakeKind::OperatorInput);
         }
     }
 

@@ -111,6 +111,7 @@ impl Decider {
         if self.state.ended {
             return;
         }
+        self.close_moot_approvals();
         if let Some(ending) = self.state.ending.clone() {
             self.finish_when_quiet(ending);
             return;
@@ -123,6 +124,17 @@ impl Decider {
             self.open_turn(Some(wake.kind), None);
         } else if self.state.results_complete() {
             self.open_turn(Some(WakeKind::TaskResult), None);
+        }
+    }
+
+    /// A question about a call that has ended needs no answer any more.
+    fn close_moot_approvals(&mut self) {
+        let calls = &self.state.calls;
+        let moot = |approval: &crate::call::Approval| approval.call_id.is_some_and(|call| !calls.contains_key(&call));
+        let moot: Vec<_> =
+            self.state.approvals.values().filter(|each| moot(each)).map(|each| each.approval_id).collect();
+        for approval_id in moot {
+            self.emit(ApprovalExpired { approval_id, reason: "the call has ended".to_owned() });
         }
     }
 

@@ -317,7 +317,7 @@ fn check_calls(log: &[Event]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
     #[test]
     fn no_sequence_of_commands_reaches_an_illegal_state(
