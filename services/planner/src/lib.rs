@@ -1,1 +1,133 @@
-//! planner
+//! The planner: wakes on runnable runs, shows the model a causal slice, and commits what it decides, whole or not at all.
+//!
+//! | to change | open |
+//! | --- | --- |
+//! | when a turn is taken, asked again, given up | `turn.rs` |
+//! | what a model sees | `slice.rs`, `slice/` |
+//! | what a model may say | `verbs.rs`, `verbs/`, `toolbox.rs` |
+//! | what is made of an answer | `candidate.rs` |
+//! | which model is asked, and what it costs | `models/`, `prices.yaml` |
+//! | how runs are interrupted | `interrupt.rs` |
+
+pub mod artifacts;
+pub mod candidate;
+mod config;
+mod interrupt;
+mod live;
+pub mod models;
+pub mod slice;
+pub mod toolbox;
+mod turn;
+pub mod verbs;
+
+use std::{sync::Arc, time::Duration};
+
+use bus::{Bus, BusOptions, ConsumeOptions, Namespace};
+use engine::{Engine, EngineOptions, ToolCatalog};
+use kernel::Role;
+use service::Ctx;
+
+pub use config::Config;
+
+use crate::{
+    artifacts::{ArtifactError, Artifacts},
+    interrupt::Interrupts,
+    models::{Models, prices::Prices, prices::PricesError},
+    turn::Turns,
+};
+
+/// Why the planner could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] service::ConfigError),
+    /// A namespace that NATS cannot have.
+    #[error(transparent)]
+    Namespace(#[from] bus::InvalidNamespace),
+    /// NATS.
+    #[error("NATS is not usable")]
+    Bus(#[from] bus::BusError),
+    /// The stores.
+    #[error("the stores are not usable")]
+    Engine(#[from] engine::EngineError),
+    /// The tools.
+    #[error("the catalogue of tools is not usable")]
+    Catalog(#[from] engine::CatalogError),
+    /// The list of prices.
+    #[error(transparent)]
+    Prices(#[from] PricesError),
+    /// The artifact service.
+    #[error(transparent)]
+    Artifacts(#[from] ArtifactError),
+    /// The port for health and metrics.
+    #[error(transparent)]
+    Serve(#[from] service::ServeError),
+}
+
+/// Runs the planner until it is asked to stop.
+///
+/// # Errors
+/// When something that it needs cannot be had at the start.
+pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
+    let config = Arc::clone(&ctx.config);
+    config.check()?;
+    let common = &config.common;
+    ctx.health.expect("bus");
+    ctx.health.expect("stores");
+    ctx.serve(common.listen, axum::Router::new()).await?;
+
+    let catalog = Arc::new(ToolCatalog::load(&common.agents_dir)?);
+    let models = Models::new(config.models(), Prices::shipped()?);
+    let artifacts = Artifacts::new(&common.artifact_url, common.internal_token.clone())?;
+    let bus = Bus::connect(BusOptions {
+        namespace: Namespace::new(common.namespace.clone())?,
+        ..BusOptions::new(common.nats_url.expose(), ctx.name)
+    })
+    .await?;
+    ctx.health.set("bus", true, "");
+    let engine = Engine::start(engine_options(&config), bus.clone()).await?;
+    watch_health(&ctx, &bus, &engine);
+
+    let interrupts = Interrupts::listen(&bus, ctx.shutdown.closing()).await?;
+    let turns = Arc::new(Turns::new(&config, &engine, models, catalog, artifacts, interrupts, ctx.tracer.clone()));
+    let options = ConsumeOptions {
+        concurrency: config.concurrency,
+        drain: common.drain().saturating_sub(Duration::from_secs(2)),
+        ..ConsumeOptions::default()
+    };
+    let handler = move |delivery| {
+        let turns = Arc::clone(&turns);
+        async move { turns.take(delivery).await }
+    };
+    let consuming = bus.consume("planner", options, handler, ctx.shutdown.stopping())?;
+    consuming.join().await;
+    engine.drain().await;
+    if let Err(error) = bus.drain().await {
+        tracing::warn!(%error, "NATS was not left in order; what was not acknowledged is delivered again");
+    }
+    Ok(())
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let common = &config.common;
+    EngineOptions {
+        namespace: common.namespace.clone(),
+        schema: common.schema.clone(),
+        pool_size: config.pool_size,
+        ..EngineOptions::new(Role::Planner, common.database_url.expose(), common.redis_url.expose())
+    }
+}
+
+fn watch_health(ctx: &Ctx<Config>, bus: &Bus, engine: &Engine) {
+    let connection = bus.clone();
+    ctx.health.check("bus", move || {
+        let state = connection.state();
+        async move { if state == bus::BusState::Connected { Ok(()) } else { Err(format!("NATS: {state:?}")) } }
+    });
+    let stores = engine.clone();
+    ctx.health.check("stores", move || {
+        let stores = stores.clone();
+        async move { stores.ping().await.map_err(|error| error.to_string()) }
+    });
+}

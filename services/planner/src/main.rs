@@ -1,1 +1,5 @@
-fn main() {}
+//! Wakes on runnable runs: causal slice, model, candidate, committed turn.
+
+fn main() -> std::process::ExitCode {
+    service::main("planner", planner::run)
+}

@@ -1,0 +1,261 @@
+//! From a model's answer to a candidate: everything it wants, checked, or what is wrong with it, in words for the model.
+
+use kernel::{
+    ApprovalId, Block, CallId, RunState, Timestamp, TurnId,
+    agent::AgentSpec,
+    budget::Usage,
+    call::{Approval, Binding, CallRequest},
+    command::{EndRequest, TurnOutcome},
+    units,
+};
+use serde_json::Value;
+
+use crate::{
+    models::{Answer, Arguments, Finish, ModelCall},
+    slice::Slice,
+    toolbox::{CatalogueTool, Offered, Toolbox},
+    verbs::{self, Draft, Names, Spoken, Verb, WaitFor},
+};
+
+/// Most tool calls of one answer.
+pub const MAX_CALLS: usize = 16;
+/// Most bytes of one call's arguments.
+pub const ARGUMENT_BYTES: usize = 512 * 1024;
+/// Most bytes of text that is kept of an answer.
+const TEXT_BYTES: usize = 64 * 1024;
+
+/// A turn's outcome that could be committed once its artifacts are stored.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The outcome, without artifacts.
+    pub outcome: TurnOutcome,
+    /// Artifacts to store first.
+    pub drafts: Vec<Draft>,
+}
+
+/// What an answer is read against.
+#[derive(Clone, Copy)]
+pub struct Reading<'a> {
+    /// The run as the slice showed it.
+    pub state: &'a RunState,
+    /// Its agent.
+    pub agent: &'a AgentSpec,
+    /// What was offered.
+    pub toolbox: &'a Toolbox,
+    /// What was shown.
+    pub slice: &'a Slice,
+    /// The open turn.
+    pub turn_id: TurnId,
+    /// The time.
+    pub now: Timestamp,
+    /// `provider:model` that answered.
+    pub model: &'a str,
+    /// What the turn has consumed, re-asks included.
+    pub usage: Usage,
+    /// How long the model took in all, in milliseconds.
+    pub model_ms: u64,
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// What is wrong with it, in words for the model.
+pub fn read(answer: &Answer, reading: &Reading<'_>) -> Result<Candidate, Vec<String>> {
+    let mut gathered = Gathered { reading, problems: Vec::new(), outcome: reading.blank(answer), drafts: Vec::new(), wait: None };
+    if answer.finish == Finish::Length {
+        let words = "the answer was cut off at the limit of output: answer shorter, or in several turns";
+        gathered.problems.push(words.to_owned());
+    }
+    gathered.refuse_repeated_ids(&answer.calls);
+    for (index, call) in answer.calls.iter().enumerate() {
+        gathered.take(index, call);
+    }
+    gathered.resolve_wait();
+    gathered.check_ends();
+    if gathered.problems.is_empty() {
+        Ok(Candidate { outcome: gathered.outcome, drafts: gathered.drafts })
+    } else {
+        Err(gathered.problems)
+    }
+}
+
+impl Reading<'_> {
+    fn block(&self, text: impl Into<String>) -> Block {
+        // A model that saw data may repeat it: its words are believed no more than what it saw.
+        Block::new(text, self.slice.trust, format!("model:{}", self.model))
+    }
+
+    fn blank(&self, answer: &Answer) -> TurnOutcome {
+        let text = kernel::excerpt(answer.text.trim(), TEXT_BYTES);
+        TurnOutcome {
+            turn_id: self.turn_id,
+            based_on: self.slice.based_on,
+            model: self.model.to_owned(),
+            text: (!text.is_empty()).then(|| self.block(text)),
+            calls: Vec::new(),
+            wait: None,
+            plan: None,
+            say: Vec::new(),
+            question: None,
+            artifacts: Vec::new(),
+            end: None,
+            usage: self.usage,
+            trust: self.slice.trust,
+            manifest: self.slice.manifest.clone(),
+            finish_reason: Some(answer.finish.as_str().to_owned()),
+            model_ms: self.model_ms,
+        }
+    }
+}
+
+struct Gathered<'a> {
+    reading: &'a Reading<'a>,
+    problems: Vec<String>,
+    outcome: TurnOutcome,
+    drafts: Vec<Draft>,
+    wait: Option<WaitFor>,
+}
+
+impl Gathered<'_> {
+    fn refuse_repeated_ids(&mut self, calls: &[ModelCall]) {
+        let mut ids: Vec<_> = calls.iter().filter_map(|call| call.id.as_deref()).collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.len() < all {
+            self.problems.push("two calls have the same id".to_owned());
+        }
+    }
+
+    fn take(&mut self, index: usize, call: &ModelCall) {
+        let Some(offer) = self.reading.toolbox.find(&call.name) else {
+            let names: Vec<_> = self.reading.toolbox.names().collect();
+            let name = kernel::excerpt(&call.name, 80);
+            self.problems.push(format!("there is no tool `{name}`; there are: {}", names.join(", ")));
+            return;
+        };
+        let arguments = match arguments_of(call) {
+            Ok(arguments) => arguments,
+            Err(problem) => return self.problems.push(problem),
+        };
+        let wrong = offer.problems(&arguments);
+        if !wrong.is_empty() {
+            self.problems.push(format!("`{}`: {}", call.name, wrong.join("; ")));
+            return;
+        }
+        match &offer.offered {
+            Offered::Tool(tool) => self.request(index, tool, arguments),
+            Offered::Verb(verb) => match verbs::read(*verb, arguments) {
+                Ok(spoken) => self.say(*verb, spoken),
+                Err(problem) => self.problems.push(format!("`{}`: {problem}", call.name)),
+            },
+        }
+    }
+
+    fn request(&mut self, index: usize, tool: &CatalogueTool, arguments: Value) {
+        if self.outcome.calls.len() == MAX_CALLS {
+            return self.problems.push(format!("more than {MAX_CALLS} tool calls in one answer"));
+        }
+        let reading = self.reading;
+        self.outcome.calls.push(CallRequest {
+            call_id: CallId::derive(reading.state.run_id, &format!("{}/{index}", reading.turn_id)),
+            tool: tool.spec.name.clone(),
+            arguments,
+            kind: tool.spec.kind,
+            effect: tool.spec.effect,
+            idempotent: tool.spec.idempotent,
+            schema_digest: tool.digest.clone(),
+            trust: reading.slice.trust,
+            timeout: tool.spec.timeout,
+        });
+    }
+
+    fn say(&mut self, verb: Verb, spoken: Spoken) {
+        let taken = match spoken {
+            Spoken::UpdatePlan(steps) => self.outcome.plan.replace(steps).is_some(),
+            Spoken::WaitFor(wait) => self.wait.replace(wait).is_some(),
+            Spoken::AskOperator { question, expires } => {
+                let asked = self.ask(question, expires);
+                self.outcome.question.replace(asked).is_some()
+            }
+            Spoken::Complete(summary) => self.end(EndRequest::Complete(self.reading.block(summary))),
+            Spoken::Fail(reason) => self.end(EndRequest::Fail(self.reading.block(reason))),
+            Spoken::Say(text) => {
+                self.outcome.say.push(self.reading.block(text));
+                false
+            }
+            Spoken::CreateArtifact(draft) => {
+                let twice = self.drafts.iter().any(|other| other.name == draft.name);
+                self.drafts.push(draft);
+                twice
+            }
+        };
+        if taken {
+            let what = if verb == Verb::CreateArtifact { " with the same name" } else { "" };
+            self.problems.push(format!("`{}` stands twice{what} in one answer", verb.name()));
+        }
+    }
+
+    fn end(&mut self, end: EndRequest) -> bool {
+        self.outcome.end.replace(end).is_some()
+    }
+
+    fn ask(&self, question: String, expires: Option<verbs::When>) -> Approval {
+        let Reading { state, agent, turn_id, now, .. } = *self.reading;
+        Approval {
+            approval_id: ApprovalId::derive(state.run_id, &format!("{turn_id}/question")),
+            call_id: None,
+            question: self.reading.block(question),
+            tool: None,
+            arguments: None,
+            binding: Binding::default(),
+            trust: self.reading.slice.trust,
+            reasons: Vec::new(),
+            expires_at: expires.map_or_else(|| units::later(now, agent.approval_expiry), |when| when.after(now)),
+        }
+    }
+
+    fn resolve_wait(&mut self) {
+        let Some(wait) = &self.wait else { return };
+        let Reading { state, turn_id, now, .. } = *self.reading;
+        let answer: Vec<_> = self.outcome.calls.iter().map(|call| (call.tool.clone(), call.call_id)).collect();
+        let open: Vec<_> =
+            state.calls.values().map(|call| (call.request.tool.clone(), call.request.call_id)).collect();
+        match verbs::resolve(wait, &Names { answer: &answer, open: &open }, (state.run_id, turn_id), now) {
+            Ok(request) => self.outcome.wait = Some(request),
+            Err(problem) => self.problems.push(format!("`wait_for`: {problem}")),
+        }
+        if self.outcome.wait.as_ref().and_then(|wait| wait.deadline).is_some_and(|deadline| deadline <= now) {
+            self.problems.push("`wait_for`: the deadline is over already".to_owned());
+        }
+    }
+
+    fn check_ends(&mut self) {
+        if self.outcome.question.as_ref().is_some_and(|question| question.expires_at <= self.reading.now) {
+            self.problems.push("`ask_operator`: `expires` is over already".to_owned());
+        }
+    }
+}
+
+fn arguments_of(call: &ModelCall) -> Result<Value, String> {
+    let name = kernel::excerpt(&call.name, 80);
+    let value = match &call.arguments {
+        Arguments::Malformed(raw) => {
+            let problem = match serde_json::from_str::<Value>(raw) {
+                Ok(_) => "they are a text, not an object".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            let begins = kernel::excerpt(raw, 120);
+            return Err(format!("the arguments of `{name}` are not valid JSON: {problem}. They were: {begins}"));
+        }
+        Arguments::Json(value) => value,
+    };
+    if !value.is_object() {
+        return Err(format!("the arguments of `{name}` are not a JSON object"));
+    }
+    let bytes = value.to_string().len();
+    if bytes > ARGUMENT_BYTES {
+        return Err(format!("the arguments of `{name}` take {bytes} bytes, more than {ARGUMENT_BYTES}"));
+    }
+    Ok(value.clone())
+}

@@ -1,0 +1,98 @@
+//! What the planner can be told.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use service::{Common, ConfigError};
+
+use crate::{
+    models::{ModelsOptions, remote::RemoteOptions},
+    slice::SliceLimits,
+};
+
+/// Configuration of the planner; the keys that all services have are in [`Common`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The keys that every service has.
+    #[serde(flatten)]
+    pub common: Common,
+    /// Turns that run at once.
+    pub concurrency: usize,
+    /// Tokens of a whole model call: tools, instructions, context and answer.
+    pub context_tokens: u64,
+    /// Of those, tokens kept for the answer.
+    pub output_tokens: u64,
+    /// How often a model is asked again when its answer cannot be used.
+    pub max_reasks: u32,
+    /// Seconds that one model is tried again after failures that may pass, before the next one is.
+    pub model_retry_seconds: u64,
+    /// Seconds until a model's answer begins.
+    pub model_first_seconds: u64,
+    /// Seconds between two pieces of an answer.
+    pub model_silence_seconds: u64,
+    /// Seconds for a whole answer.
+    pub model_timeout_seconds: u64,
+    /// Connections to Postgres.
+    pub pool_size: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let (limits, remote) = (SliceLimits::default(), RemoteOptions::default());
+        Self {
+            common: Common::for_service("planner"),
+            concurrency: 256,
+            context_tokens: limits.context_tokens,
+            output_tokens: limits.output_tokens,
+            max_reasks: 2,
+            model_retry_seconds: 20,
+            model_first_seconds: remote.first.as_secs(),
+            model_silence_seconds: remote.between.as_secs(),
+            model_timeout_seconds: remote.whole.as_secs(),
+            pool_size: 8,
+        }
+    }
+}
+
+impl AsRef<Common> for Config {
+    fn as_ref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Config {
+    /// How large a slice may be.
+    #[must_use]
+    pub const fn slice_limits(&self) -> SliceLimits {
+        SliceLimits { context_tokens: self.context_tokens, output_tokens: self.output_tokens }
+    }
+
+    pub(crate) fn models(&self) -> ModelsOptions {
+        ModelsOptions {
+            scenarios: self.common.agents_dir.join("scenarios"),
+            retry_within: Duration::from_secs(self.model_retry_seconds),
+            remote: RemoteOptions {
+                first: Duration::from_secs(self.model_first_seconds),
+                between: Duration::from_secs(self.model_silence_seconds),
+                whole: Duration::from_secs(self.model_timeout_seconds),
+                ..RemoteOptions::default()
+            },
+        }
+    }
+
+    /// What no single key can say by itself.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.output_tokens + 4_000 > self.context_tokens {
+            return Err(ConfigError::Invalid {
+                key: "context_tokens".to_owned(),
+                origin: "the configuration of planner".to_owned(),
+                message: format!(
+                    "{} leaves no room beside the {} `output_tokens`: give at least 4000 more",
+                    self.context_tokens, self.output_tokens
+                ),
+            });
+        }
+        Ok(())
+    }
+}

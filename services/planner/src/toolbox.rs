@@ -1,0 +1,231 @@
+//! What a turn offers to the model: the kernel's verbs and the agent's tools, under names that every provider accepts.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jsonschema::Validator;
+use kernel::tool::ToolSpec;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    models::ToolDecl,
+    slice::tokens,
+    verbs::{self, Verb},
+};
+
+/// Longest name that OpenAI takes.
+const NAME_CHARS: usize = 64;
+
+/// A tool of the catalogue, with the digest of its declaration.
+#[derive(Clone, Debug)]
+pub struct CatalogueTool {
+    /// Its declaration.
+    pub spec: Arc<ToolSpec>,
+    /// Digest of that, kept with each call.
+    pub digest: String,
+}
+
+/// What a name stands for.
+pub enum Offered {
+    /// One of the kernel's own.
+    Verb(Verb),
+    /// A tool that the tool-executor runs.
+    Tool(CatalogueTool),
+}
+
+/// A name that the model may call.
+pub struct Offer {
+    /// What it stands for.
+    pub offered: Offered,
+    schema: Validator,
+}
+
+/// A tool's declaration whose schema is none.
+#[derive(Debug, thiserror::Error)]
+#[error("the input schema of tool `{tool}` is not a JSON Schema: {problem}")]
+pub struct BadSchema {
+    /// Which tool.
+    pub tool: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// All that one agent is offered.
+pub struct Toolbox {
+    declarations: Arc<[ToolDecl]>,
+    offers: BTreeMap<String, Offer>,
+    tokens: u64,
+    missing: Vec<String>,
+    digest: String,
+}
+
+impl Toolbox {
+    /// The verbs, and the tools of these names; `find` looks a name up in the catalogue.
+    ///
+    /// # Errors
+    /// [`BadSchema`] if a tool's input schema does not compile.
+    pub fn new(names: &[String], find: impl Fn(&str) -> Option<CatalogueTool>) -> Result<Self, BadSchema> {
+        let mut toolbox =
+            Self { declarations: Arc::new([]), offers: BTreeMap::new(), tokens: 0, missing: Vec::new(), digest: String::new() };
+        let mut declarations = Vec::new();
+        let mut hasher = Sha256::new();
+        for verb in Verb::ALL {
+            let declaration = verbs::declaration(verb);
+            hasher.update(declaration.schema.to_string());
+            toolbox.add(&mut declarations, declaration, Offered::Verb(verb))?;
+        }
+        let mut sorted: Vec<&String> = names.iter().collect();
+        // The same order whatever the order in the file: a provider's cache sees the same beginning.
+        sorted.sort();
+        sorted.dedup();
+        for name in sorted {
+            let Some(tool) = find(name) else {
+                toolbox.missing.push(name.clone());
+                continue;
+            };
+            hasher.update(&tool.digest);
+            let declaration = ToolDecl {
+                name: toolbox.wire_name(name),
+                description: tool.spec.description.clone(),
+                schema: tool.spec.input.clone(),
+            };
+            toolbox.add(&mut declarations, declaration, Offered::Tool(tool))?;
+        }
+        toolbox.tokens = declarations.iter().map(weigh).sum();
+        toolbox.declarations = declarations.into();
+        toolbox.digest = hex::encode(hasher.finalize());
+        Ok(toolbox)
+    }
+
+    fn add(&mut self, all: &mut Vec<ToolDecl>, declaration: ToolDecl, offered: Offered) -> Result<(), BadSchema> {
+        let schema = jsonschema::validator_for(&declaration.schema)
+            .map_err(|error| BadSchema { tool: declaration.name.clone(), problem: error.to_string() })?;
+        self.offers.insert(declaration.name.clone(), Offer { offered, schema });
+        all.push(declaration);
+        Ok(())
+    }
+
+    /// `shell.run` as `shell_run`; a name that is taken gets a number.
+    fn wire_name(&self, name: &str) -> String {
+        let legal = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let base: String = name.chars().take(NAME_CHARS - 2).map(legal).collect();
+        let numbered = (2..10).map(|number| format!("{base}_{number}"));
+        std::iter::once(base.clone()).chain(numbered).find(|name| !self.offers.contains_key(name)).unwrap_or(base)
+    }
+
+    /// What a name stands for: as the provider was told, or as in the agent's file.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Offer> {
+        self.offers.get(name).or_else(|| {
+            let is_it = |offer: &&Offer| matches!(&offer.offered, Offered::Tool(tool) if tool.spec.name == name);
+            self.offers.values().find(is_it)
+        })
+    }
+
+    /// The names that the model may call.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.offers.keys().map(String::as_str)
+    }
+
+    /// Their declarations, verbs first.
+    #[must_use]
+    pub fn declarations(&self) -> Arc<[ToolDecl]> {
+        Arc::clone(&self.declarations)
+    }
+
+    /// Tokens that the declarations take.
+    #[must_use]
+    pub const fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Names of the agent's file that the catalogue does not have.
+    #[must_use]
+    pub fn missing(&self) -> &[String] {
+        &self.missing
+    }
+
+    /// Digest of everything that is offered.
+    #[must_use]
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+}
+
+impl Offer {
+    /// What is wrong with arguments, field by field; nothing if they fit the schema.
+    #[must_use]
+    pub fn problems(&self, arguments: &serde_json::Value) -> Vec<String> {
+        self.schema
+            .iter_errors(arguments)
+            .take(5)
+            .map(|error| {
+                let at = error.instance_path().to_string();
+                let field = if at.is_empty() { "the arguments".to_owned() } else { format!("`{at}`") };
+                format!("{field}: {}", kernel::excerpt(&error.to_string(), 240))
+            })
+            .collect()
+    }
+}
+
+fn weigh(declaration: &ToolDecl) -> u64 {
+    // The braces and keys around each declaration.
+    12 + tokens::count(&declaration.name)
+        + tokens::count(&declaration.description)
+        + tokens::count(&declaration.schema.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::tool::{CallKind, Effect, ToolRun};
+    use serde_json::json;
+
+    use super::*;
+
+    fn tool(name: &str) -> CatalogueTool {
+        let spec = ToolSpec {
+            name: name.to_owned(),
+            description: "Runs.".to_owned(),
+            input: json!({"type": "object", "required": ["command"], "properties": {"command": {"type": "string"}}}),
+            output: None,
+            kind: CallKind::Call,
+            effect: Effect::Read,
+            idempotent: true,
+            timeout: kernel::units::Duration::from_secs(5),
+            run: ToolRun::Builtin(name.to_owned()),
+            probe: None,
+        };
+        CatalogueTool { spec: Arc::new(spec), digest: format!("digest of {name}") }
+    }
+
+    fn toolbox(names: &[&str]) -> Toolbox {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        Toolbox::new(&names, |name| name.contains('.').then(|| tool(name))).unwrap()
+    }
+
+    #[test]
+    fn names_fit_every_provider_and_lead_back() {
+        let toolbox = toolbox(&["shell.run", "wait.for", "nowhere"]);
+        assert_eq!(toolbox.missing(), ["nowhere"]);
+        assert!(matches!(&toolbox.find("shell_run").unwrap().offered, Offered::Tool(tool) if tool.spec.name == "shell.run"));
+        assert!(toolbox.find("shell.run").is_some(), "by its own name too");
+        assert!(matches!(toolbox.find("wait_for").unwrap().offered, Offered::Verb(Verb::WaitFor)));
+        assert!(matches!(&toolbox.find("wait_for_2").unwrap().offered, Offered::Tool(_)), "a verb is never shadowed");
+        assert!(toolbox.find("shell.stop").is_none());
+        assert!(toolbox.tokens() > 200);
+    }
+
+    #[test]
+    fn problems_name_the_field() {
+        let toolbox = toolbox(&["shell.run"]);
+        let offer = toolbox.find("shell_run").unwrap();
+        assert!(offer.problems(&json!({"command": "ls"})).is_empty());
+        assert!(offer.problems(&json!({"command": 7}))[0].contains("`/command`"));
+        assert!(offer.problems(&json!({}))[0].contains("\"command\" is a required property"));
+    }
+
+    #[test]
+    fn the_order_in_the_file_changes_nothing() {
+        assert_eq!(toolbox(&["a.x", "b.y"]).digest(), toolbox(&["b.y", "a.x", "a.x"]).digest());
+        assert_ne!(toolbox(&["a.x"]).digest(), toolbox(&["b.y"]).digest());
+    }
+}

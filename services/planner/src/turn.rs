@@ -1,0 +1,475 @@
+//! One turn: taken from its doorbell, shown to a model, and committed or refused.
+//!
+//! The lease is a hint that keeps two planners from paying for one turn; the log decides whose outcome counts.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bus::{Bus, Delivery, HandlerResult, Outcome, Subject, retry};
+use engine::{Engine, EngineError, SubmitError, ToolCatalog};
+use kernel::{
+    Cause, Command, Rejection, RunId, RunState, TenantId, Timestamp, TurnId,
+    agent::AgentSpec,
+    budget::Usage,
+    command::{RejectTurn, TurnOutcome},
+    event::RunRunnable,
+};
+use service::Tracer;
+
+use crate::{
+    Config,
+    artifacts::{ArtifactError, Artifacts},
+    candidate::{self, Candidate, Reading},
+    interrupt::{Interrupt, Interrupts},
+    live::Live,
+    models::{ModelError, Models, Prompt, router::Answered, router::CallSite},
+    slice::{Slice, SliceInput, SliceLimits},
+    toolbox::{BadSchema, CatalogueTool, Toolbox},
+};
+
+/// How long a turn's lease lasts without its holder: a dead planner's turn is taken up after this.
+const LEASE: Duration = Duration::from_secs(8);
+/// When to look again at a turn that somebody else has.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How long a paid outcome goes on being committed while the stores are away.
+const COMMIT_WITHIN: Duration = Duration::from_secs(60);
+/// Agents whose toolboxes are kept.
+const MAX_TOOLBOXES: usize = 256;
+
+/// Takes turns.
+pub(crate) struct Turns {
+    engine: Engine,
+    bus: Bus,
+    models: Models,
+    catalog: Arc<ToolCatalog>,
+    artifacts: Artifacts,
+    interrupts: Interrupts,
+    tracer: Tracer,
+    limits: SliceLimits,
+    max_reasks: u32,
+    toolboxes: Mutex<HashMap<String, Arc<Toolbox>>>,
+}
+
+/// Why a turn came to nothing for now.
+#[derive(Debug, thiserror::Error)]
+enum TurnError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("no model answered: {0}")]
+    Model(ModelError),
+    #[error("an artifact was not stored")]
+    Artifact(#[from] ArtifactError),
+    #[error("the agent `{0}` with digest {1} is not in the store")]
+    NoAgent(String, String),
+    #[error(transparent)]
+    Schema(#[from] BadSchema),
+    #[error("the outcome was not committed: {0}")]
+    Rejected(Rejection),
+}
+
+/// What the doorbell says.
+struct Doorbell {
+    run: RunId,
+    opened: RunRunnable,
+    /// The event that opened the turn, if the message says so.
+    seq: Option<u64>,
+    is_first: bool,
+    traceparent: Option<String>,
+}
+
+/// What a turn is made of while it is under way.
+struct Open<'a> {
+    state: Arc<RunState>,
+    agent: &'a AgentSpec,
+    toolbox: Arc<Toolbox>,
+    slice: Slice,
+    turn_id: TurnId,
+    number: u32,
+    traceparent: Option<String>,
+    interrupt: Interrupt,
+}
+
+/// Which turn something is submitted for.
+struct Asking<'a> {
+    state: &'a RunState,
+    turn_id: TurnId,
+    traceparent: Option<&'a str>,
+}
+
+impl Open<'_> {
+    fn asking(&self) -> Asking<'_> {
+        Asking { state: &self.state, turn_id: self.turn_id, traceparent: self.traceparent.as_deref() }
+    }
+}
+
+/// What a turn has consumed so far.
+#[derive(Default)]
+struct Consumed {
+    usage: Usage,
+    millis: u64,
+}
+
+/// How one answer went.
+enum Tried {
+    Committed,
+    /// Somebody was faster, or the run has ended.
+    Moot,
+    Problems(Vec<String>),
+}
+
+impl Turns {
+    pub(crate) fn new(
+        config: &Config,
+        engine: &Engine,
+        models: Models,
+        catalog: Arc<ToolCatalog>,
+        artifacts: Artifacts,
+        interrupts: Interrupts,
+        tracer: Tracer,
+    ) -> Self {
+        Self {
+            engine: engine.clone(),
+            bus: engine.bus().clone(),
+            models,
+            catalog,
+            artifacts,
+            interrupts,
+            tracer,
+            limits: config.slice_limits(),
+            max_reasks: config.max_reasks,
+            toolboxes: Mutex::default(),
+        }
+    }
+
+    /// Handles one doorbell.
+    pub(crate) async fn take(&self, delivery: Delivery) -> HandlerResult {
+        let doorbell = match read_doorbell(&delivery) {
+            Ok(doorbell) => doorbell,
+            Err(reason) => return Ok(Outcome::dead(reason)),
+        };
+        if let Some(wait) = doorbell.opened.not_before.and_then(time_until) {
+            return Ok(Outcome::Defer { after: Some(wait), reason: "the turn is not to be taken yet".to_owned() });
+        }
+        match self.run(&doorbell).await {
+            Ok(outcome) => Ok(outcome),
+            Err(TurnError::Model(ModelError::Transient { message, retry_after })) => {
+                Ok(Outcome::Retry { after: retry_after, reason: message })
+            }
+            Err(TurnError::Engine(error)) if error.is_transient() => Ok(Outcome::defer(error.to_string())),
+            Err(error) => Ok(Outcome::retry(error.to_string())),
+        }
+    }
+
+    async fn run(&self, doorbell: &Doorbell) -> Result<Outcome, TurnError> {
+        let turn_id = doorbell.opened.turn_id;
+        let holder = &self.engine.options().instance;
+        let lease = match self.engine.leases().acquire(&format!("turn/{turn_id}"), holder, LEASE).await {
+            Ok(None) => {
+                let reason = "another planner has the turn".to_owned();
+                return Ok(Outcome::Defer { after: Some(LOOK_AGAIN), reason });
+            }
+            Ok(Some(lease)) => Some(lease),
+            Err(error) => {
+                // Without leases two planners may pay for one turn; still only one outcome counts.
+                tracing::warn!(%error, "no lease on a turn");
+                None
+            }
+        };
+        let began = Instant::now();
+        let interrupt = self.interrupts.of(doorbell.run);
+        let outcome = match self.load(doorbell).await? {
+            Some(state) => match self.turn(doorbell, Arc::clone(&state), interrupt).await {
+                Err(error @ (TurnError::NoAgent(..) | TurnError::Schema(_))) => {
+                    // It will not get better by itself: the run ends and says why.
+                    let asking = Asking { state: &state, turn_id, traceparent: doorbell.traceparent.as_deref() };
+                    self.refuse(&asking, "provider", vec![error.to_string()], Usage::default()).await?
+                }
+                result => result?,
+            },
+            None => "stale",
+        };
+        // Given up in the background: the next turn has a lease of its own.
+        drop(lease);
+        metrics::counter!("planner_turns_total", "outcome" => outcome).increment(1);
+        metrics::histogram!("planner_turn_seconds").record(began.elapsed());
+        Ok(Outcome::Ack)
+    }
+
+    /// The run, if the doorbell's turn is still its open one and may be taken.
+    async fn load(&self, doorbell: &Doorbell) -> Result<Option<Arc<RunState>>, TurnError> {
+        let state = match doorbell.seq.filter(|_| doorbell.is_first) {
+            // The first time, a snapshot that knows of the turn is new enough: what it lacks, the commit finds out.
+            Some(seq) => self.engine.load_at_least(doorbell.run, seq).await?,
+            None => self.engine.load(doorbell.run).await?,
+        };
+        let may_be_taken =
+            |state: &Arc<RunState>| state.is_open_turn(doorbell.opened.turn_id) && state.ending.is_none() && !state.paused;
+        Ok(state.filter(may_be_taken))
+    }
+
+    async fn turn(
+        &self,
+        doorbell: &Doorbell,
+        state: Arc<RunState>,
+        interrupt: Interrupt,
+    ) -> Result<&'static str, TurnError> {
+        let wake = doorbell.opened.wake.map_or("start", kernel::wait::WakeKind::as_str);
+        metrics::counter!("planner_wakes_total", "kind" => wake).increment(1);
+        let agents = self.engine.agents();
+        let version = agents.by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
+        let version =
+            version.ok_or_else(|| TurnError::NoAgent(state.agent.clone(), state.agent_digest.clone()))?;
+        let toolbox = self.toolbox(&state.agent_digest, &version.spec)?;
+        let slice = Slice::build(&SliceInput {
+            state: &state,
+            agent: &version.spec,
+            tool_tokens: toolbox.tokens(),
+            missing_tools: toolbox.missing(),
+            digests: &[state.agent_digest.clone(), toolbox.digest().to_owned()],
+            now: Timestamp::now(),
+            limits: self.limits,
+        });
+        let mut open = Open {
+            state,
+            agent: &version.spec,
+            toolbox,
+            slice,
+            turn_id: doorbell.opened.turn_id,
+            number: doorbell.opened.number,
+            traceparent: doorbell.traceparent.clone(),
+            interrupt,
+        };
+        self.ask_until_usable(&mut open).await
+    }
+
+    async fn ask_until_usable(&self, open: &mut Open<'_>) -> Result<&'static str, TurnError> {
+        let mut consumed = Consumed::default();
+        let (mut said, mut problems) = (String::new(), Vec::new());
+        for ask in 0..=self.max_reasks {
+            if open.interrupt.is_paused() {
+                // A held run opens its turn again when it goes on.
+                return Ok("paused");
+            }
+            let user = if ask == 0 {
+                open.slice.user.clone()
+            } else {
+                metrics::counter!("planner_reasks_total").increment(1);
+                open.slice.user_with_problems(&said, &problems)
+            };
+            let Some(answered) = open.interrupt.or_ended(self.ask(open, user, ask)).await else {
+                return Ok("aborted");
+            };
+            let answered = match answered {
+                Ok(answered) => answered,
+                Err(ModelError::Invalid(problem)) => {
+                    (said, problems) = (String::new(), vec![problem]);
+                    continue;
+                }
+                Err(error @ ModelError::Transient { .. }) => return Err(TurnError::Model(error)),
+                Err(error) => {
+                    return self.refuse(&open.asking(), "provider", vec![error.to_string()], consumed.usage).await;
+                }
+            };
+            fail::fail_point!("planner.after_model");
+            consumed.add(&answered);
+            match self.try_commit(open, &answered, &consumed).await? {
+                Tried::Committed => return Ok("committed"),
+                Tried::Moot => return Ok("superseded"),
+                Tried::Problems(found) => {
+                    tracing::info!(run_id = %open.state.run_id, turn = open.number, problems = ?found, "an answer cannot be used");
+                    said = answered.answer.text;
+                    problems = found;
+                }
+            }
+        }
+        self.refuse(&open.asking(), "invalid_output", problems, consumed.usage).await
+    }
+
+    async fn ask(&self, open: &Open<'_>, user: String, ask: u32) -> Result<Answered, ModelError> {
+        let prompt = Prompt {
+            system: open.slice.system.clone(),
+            user,
+            tools: open.toolbox.declarations(),
+            max_output_tokens: self.limits.output_tokens,
+            run_id: open.state.run_id,
+            turn: open.number,
+        };
+        let site = CallSite {
+            traceparent: open.traceparent.as_deref(),
+            sampled: open.state.sampled,
+            turn_id: open.turn_id,
+            tenant: &open.state.tenant,
+            agent_digest: &open.state.agent_digest,
+        };
+        let live = Live::open(&self.bus, &open.state, (open.turn_id, open.number), ask);
+        self.models.answer(open.agent, &prompt, &site, &self.tracer, &|piece| live.push(piece)).await
+    }
+
+    async fn try_commit(
+        &self,
+        open: &mut Open<'_>,
+        answered: &Answered,
+        consumed: &Consumed,
+    ) -> Result<Tried, TurnError> {
+        let read = candidate::read(
+            &answered.answer,
+            &Reading {
+                state: &open.state,
+                agent: open.agent,
+                toolbox: &open.toolbox,
+                slice: &open.slice,
+                turn_id: open.turn_id,
+                now: Timestamp::now(),
+                model: &answered.model,
+                usage: consumed.usage,
+                model_ms: consumed.millis,
+            },
+        );
+        let Candidate { mut outcome, drafts } = match read {
+            Ok(candidate) => candidate,
+            Err(problems) => return Ok(Tried::Problems(problems)),
+        };
+        if !drafts.is_empty() {
+            // Nothing is stored for an outcome that the rules refuse.
+            if let Some(problems) = refused(&open.state, &outcome) {
+                return Ok(Tried::Problems(problems));
+            }
+            for draft in &drafts {
+                match self.artifacts.store(&open.state, draft, open.slice.trust).await {
+                    Ok(stored) => outcome.artifacts.push(stored),
+                    Err(error) if error.is_transient() => return Err(error.into()),
+                    Err(error) => {
+                        return Ok(Tried::Problems(vec![format!("`create_artifact` {}: {error}", draft.name)]));
+                    }
+                }
+            }
+        }
+        self.commit(open, outcome, &answered.traceparent).await
+    }
+
+    async fn commit(&self, open: &mut Open<'_>, outcome: TurnOutcome, traceparent: &str) -> Result<Tried, TurnError> {
+        let key = format!("turn/{}/{}", open.turn_id, uuid::Uuid::now_v7());
+        let command = Command::CommitTurn(Box::new(outcome));
+        match self.submit(&Asking { traceparent: Some(traceparent), ..open.asking() }, command, &key).await {
+            Ok(committed) => {
+                let is_ours = |event: &kernel::Event| matches!(event.data, kernel::EventData::TurnCompleted(_));
+                let ours = committed.duplicate || committed.events.iter().any(is_ours);
+                Ok(if ours { Tried::Committed } else { Tried::Moot })
+            }
+            Err(SubmitError::Rejected(Rejection::InvalidOutcome(problems))) => {
+                // The run has moved on since the slice was made: what is read next is read against it as it is.
+                if let Some(state) = self.engine.load(open.state.run_id).await? {
+                    open.state = state;
+                }
+                Ok(Tried::Problems(problems))
+            }
+            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => Ok(Tried::Moot),
+            Err(SubmitError::Rejected(rejection)) => Err(TurnError::Rejected(rejection)),
+            Err(SubmitError::Engine(error)) => Err(error.into()),
+        }
+    }
+
+    async fn refuse(
+        &self,
+        asking: &Asking<'_>,
+        code: &'static str,
+        problems: Vec<String>,
+        usage: Usage,
+    ) -> Result<&'static str, TurnError> {
+        let Asking { state, turn_id, .. } = asking;
+        tracing::warn!(run_id = %state.run_id, %turn_id, code, ?problems, "a turn is given up");
+        let reject = RejectTurn { turn_id: *turn_id, code: code.to_owned(), problems, usage };
+        let key = format!("turn/{turn_id}/{}", uuid::Uuid::now_v7());
+        match self.submit(asking, Command::RejectTurn(reject), &key).await {
+            Ok(_) => Ok("rejected"),
+            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => Ok("superseded"),
+            Err(SubmitError::Rejected(rejection)) => Err(TurnError::Rejected(rejection)),
+            Err(SubmitError::Engine(error)) => Err(error.into()),
+        }
+    }
+
+    /// Submits for a while: what a model was paid for is not thrown away because the stores blink.
+    async fn submit(
+        &self,
+        asking: &Asking<'_>,
+        command: Command,
+        key: &str,
+    ) -> Result<engine::Committed, SubmitError> {
+        let opened_by = asking.state.turn.as_ref().filter(|turn| turn.turn_id == asking.turn_id).map(|turn| turn.opened_by);
+        let cause = Cause {
+            service: "planner".to_owned(),
+            seq: opened_by,
+            traceparent: asking.traceparent.map(str::to_owned),
+            operator: None,
+        };
+        let policy =
+            retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(3)).within(COMMIT_WITHIN);
+        let submit = || self.engine.submit(asking.state.run_id, command.clone(), key, cause.clone());
+        retry::when(policy, SubmitError::is_transient, submit).await
+    }
+
+    fn toolbox(&self, digest: &str, agent: &AgentSpec) -> Result<Arc<Toolbox>, BadSchema> {
+        let mut kept = self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(toolbox) = kept.get(digest) {
+            return Ok(Arc::clone(toolbox));
+        }
+        let find = |name: &str| {
+            let (spec, digest) = (self.catalog.get(name)?, self.catalog.digest(name)?);
+            Some(CatalogueTool { spec, digest: digest.to_string() })
+        };
+        let toolbox = Arc::new(Toolbox::new(&agent.tools, find)?);
+        if !toolbox.missing().is_empty() {
+            tracing::warn!(agent = agent.name, missing = ?toolbox.missing(), "an agent names tools that do not exist here");
+        }
+        if kept.len() >= MAX_TOOLBOXES {
+            kept.clear();
+        }
+        kept.insert(digest.to_owned(), Arc::clone(&toolbox));
+        Ok(toolbox)
+    }
+}
+
+impl Consumed {
+    fn add(&mut self, answered: &Answered) {
+        let mut spent = kernel::budget::Spent { usage: self.usage, ..Default::default() };
+        spent.add(&answered.answer.usage);
+        self.usage = spent.usage;
+        self.millis = self.millis.saturating_add(answered.millis);
+    }
+}
+
+/// Whether nothing is left to do for the turn.
+const fn is_moot(rejection: &Rejection) -> bool {
+    matches!(
+        rejection,
+        Rejection::Ended(_) | Rejection::Ending | Rejection::StaleTurn(_) | Rejection::NoSuchRun | Rejection::Paused
+    )
+}
+
+/// What the rules would say to an outcome, without asking for it.
+fn refused(state: &RunState, outcome: &TurnOutcome) -> Option<Vec<String>> {
+    let command = Command::CommitTurn(Box::new(outcome.clone()));
+    match kernel::decide(state.run_id, Some(state), &command, Timestamp::now()) {
+        Err(Rejection::InvalidOutcome(problems)) => Some(problems),
+        _ => None,
+    }
+}
+
+fn read_doorbell(delivery: &Delivery) -> Result<Doorbell, String> {
+    let subject = Subject::parse(&delivery.subject).map_err(|error| error.to_string())?;
+    let Subject::Event { run, tenant, .. } = subject else { return Err("not an event of a run".to_owned()) };
+    let run: RunId = run.parse().map_err(|error: kernel::IdError| error.to_string())?;
+    tenant.parse::<TenantId>().map_err(|error| error.to_string())?;
+    let opened: RunRunnable = delivery.json().map_err(|error| error.to_string())?;
+    let seq = delivery.msg_id().and_then(|id| id.rsplit_once('-')).and_then(|(_, seq)| seq.parse().ok());
+    let traceparent = delivery.traceparent().map(str::to_owned);
+    Ok(Doorbell { run, opened, seq, is_first: delivery.delivered <= 1, traceparent })
+}
+
+/// How long it is until then, if it is not over.
+fn time_until(at: Timestamp) -> Option<Duration> {
+    Duration::try_from(at.duration_since(Timestamp::now())).ok().filter(|wait| !wait.is_zero())
+}

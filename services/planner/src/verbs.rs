@@ -1,0 +1,294 @@
+//! The kernel's verbs as tools: how they are declared to a model, and how what it answers is read.
+
+mod schema;
+mod wait;
+
+use kernel::{
+    Timestamp,
+    event::{PlanStep, StepStatus},
+    units::{self, Duration},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use schema::declaration;
+pub use wait::{Names, WaitFor, resolve};
+
+/// Most steps of a plan.
+pub const MAX_STEPS: usize = 40;
+/// Most bytes of a step's title, a reason, a question or a name.
+pub const LINE_BYTES: usize = 600;
+/// Most bytes of an artifact that a model writes.
+pub const ARTIFACT_BYTES: usize = 1024 * 1024;
+
+/// One of the verbs that every agent has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// Replace the plan.
+    UpdatePlan,
+    /// Sleep until something happens.
+    WaitFor,
+    /// Tell the operator.
+    Say,
+    /// Ask the operator, and sleep until there is an answer.
+    AskOperator,
+    /// Keep a text.
+    CreateArtifact,
+    /// End: reached.
+    Complete,
+    /// End: not to be reached.
+    Fail,
+}
+
+impl Verb {
+    /// All of them, in the order in which they are declared.
+    pub const ALL: [Self; 7] = [
+        Self::UpdatePlan,
+        Self::WaitFor,
+        Self::Say,
+        Self::AskOperator,
+        Self::CreateArtifact,
+        Self::Complete,
+        Self::Fail,
+    ];
+
+    /// The name that the model calls.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UpdatePlan => "update_plan",
+            Self::WaitFor => "wait_for",
+            Self::Say => "say",
+            Self::AskOperator => "ask_operator",
+            Self::CreateArtifact => "create_artifact",
+            Self::Complete => "complete",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// What a verb was called with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Spoken {
+    /// `update_plan`.
+    UpdatePlan(Vec<PlanStep>),
+    /// `wait_for`.
+    WaitFor(WaitFor),
+    /// `say`.
+    Say(String),
+    /// `ask_operator`, with how long the question stays open.
+    AskOperator {
+        /// What is asked.
+        question: String,
+        /// None: as the agent's file says.
+        expires: Option<When>,
+    },
+    /// `create_artifact`.
+    CreateArtifact(Draft),
+    /// `complete`.
+    Complete(String),
+    /// `fail`.
+    Fail(String),
+}
+
+/// An artifact before it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// Its name within the run.
+    pub name: String,
+    /// Its content.
+    pub content: String,
+    /// Its media type.
+    pub media_type: String,
+}
+
+/// A time as models write it: `30m` from now, or a timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// From now.
+    In(Duration),
+    /// At this time.
+    At(Timestamp),
+}
+
+impl When {
+    /// The point in time.
+    #[must_use]
+    pub fn after(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::In(span) => units::later(now, span),
+            Self::At(at) => at,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if let Ok(span) = text.parse() {
+            return Ok(Self::In(span));
+        }
+        let wanted = "neither a span such as 250ms, 3s, 15m, 2h, 3d nor a time such as 2030-01-31T09:00:00Z";
+        text.parse().map(Self::At).map_err(|_| serde::de::Error::custom(format!("`{text}` is {wanted}")))
+    }
+}
+
+/// Reads arguments that fit the verb's schema.
+///
+/// # Errors
+/// What is wrong with them, in words for the model.
+pub fn read(verb: Verb, arguments: Value) -> Result<Spoken, String> {
+    match verb {
+        Verb::UpdatePlan => read_plan(arguments),
+        Verb::WaitFor => parse::<wait::Arguments>(arguments)?.read().map(Spoken::WaitFor),
+        Verb::Say => Ok(Spoken::Say(text("text", parse::<Text>(arguments)?.text)?)),
+        Verb::AskOperator => {
+            let asked = parse::<Question>(arguments)?;
+            Ok(Spoken::AskOperator { question: text("question", asked.question)?, expires: asked.expires })
+        }
+        Verb::CreateArtifact => read_draft(arguments).map(Spoken::CreateArtifact),
+        Verb::Complete => Ok(Spoken::Complete(text("summary", parse::<Summary>(arguments)?.summary)?)),
+        Verb::Fail => Ok(Spoken::Fail(text("reason", parse::<Reason>(arguments)?.reason)?)),
+    }
+}
+
+#[derive(Deserialize)]
+struct Text {
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct Question {
+    question: String,
+    #[serde(default)]
+    expires: Option<When>,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    summary: String,
+}
+
+#[derive(Deserialize)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Plan {
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    title: String,
+    status: StepStatus,
+}
+
+#[derive(Deserialize)]
+struct NewArtifact {
+    name: String,
+    content: String,
+    #[serde(default)]
+    media_type: Option<String>,
+}
+
+fn parse<T: serde::de::DeserializeOwned>(arguments: Value) -> Result<T, String> {
+    serde_json::from_value(arguments).map_err(|error| error.to_string())
+}
+
+fn text(field: &str, text: String) -> Result<String, String> {
+    if text.trim().is_empty() { Err(format!("`/{field}` is empty")) } else { Ok(text) }
+}
+
+fn read_plan(arguments: Value) -> Result<Spoken, String> {
+    let steps = parse::<Plan>(arguments)?.steps;
+    if steps.is_empty() || steps.len() > MAX_STEPS {
+        return Err(format!("`/steps`: a plan has 1 to {MAX_STEPS} steps, not {}", steps.len()));
+    }
+    let read = |(index, step): (usize, Step)| {
+        let title = text(&format!("steps/{index}/title"), step.title)?;
+        Ok(PlanStep { title: kernel::excerpt(&title, LINE_BYTES), status: step.status })
+    };
+    steps.into_iter().enumerate().map(read).collect::<Result<_, String>>().map(Spoken::UpdatePlan)
+}
+
+fn read_draft(arguments: Value) -> Result<Draft, String> {
+    let NewArtifact { name, content, media_type } = parse(arguments)?;
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ' ');
+    if !(1..=128).contains(&name.len()) || !name.chars().all(legal) || name.starts_with('.') {
+        let rule = "1 to 128 of letters, digits, `.`, `_`, `-` and spaces, the first not a `.`";
+        return Err(format!("`/name`: a name has {rule}"));
+    }
+    if content.len() > ARTIFACT_BYTES {
+        return Err(format!("`/content`: {} bytes are more than {ARTIFACT_BYTES}", content.len()));
+    }
+    let media_type = media_type.unwrap_or_else(|| media_type_of(&name).to_owned());
+    let is_type = media_type.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
+    if !is_type || media_type.len() > 127 || !media_type.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
+        return Err("`/media_type`: not a media type such as text/markdown".to_owned());
+    }
+    Ok(Draft { name, content, media_type })
+}
+
+fn media_type_of(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("md") => "text/markdown",
+        Some("json") => "application/json",
+        Some("csv") => "text/csv",
+        Some("html") => "text/html",
+        _ => "text/plain",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn good_verbs_are_read() {
+        let plan = json!({"steps": [{"title": "look", "status": "in_progress"}, {"title": "mend", "status": "pending"}]});
+        let Ok(Spoken::UpdatePlan(steps)) = read(Verb::UpdatePlan, plan) else { panic!("no plan") };
+        assert_eq!(steps[0].status, StepStatus::InProgress);
+        assert_eq!(read(Verb::Say, json!({"text": "hello"})), Ok(Spoken::Say("hello".into())));
+        assert_eq!(
+            read(Verb::AskOperator, json!({"question": "go?", "expires": "2h"})),
+            Ok(Spoken::AskOperator { question: "go?".into(), expires: Some(When::In(Duration::from_secs(7200))) })
+        );
+        let Ok(Spoken::CreateArtifact(draft)) = read(Verb::CreateArtifact, json!({"name": "report.md", "content": "#"}))
+        else {
+            panic!("no draft")
+        };
+        assert_eq!(draft.media_type, "text/markdown");
+        assert_eq!(read(Verb::Complete, json!({"summary": "done"})), Ok(Spoken::Complete("done".into())));
+        assert_eq!(read(Verb::Fail, json!({"reason": "no"})), Ok(Spoken::Fail("no".into())));
+    }
+
+    #[test]
+    fn bad_verbs_say_what_is_wrong() {
+        for (verb, arguments, word) in [
+            (Verb::UpdatePlan, json!({"steps": []}), "/steps"),
+            (Verb::UpdatePlan, json!({"steps": [{"title": " ", "status": "done"}]}), "/steps/0/title"),
+            (Verb::UpdatePlan, json!({"steps": [{"title": "x", "status": "finished"}]}), "finished"),
+            (Verb::Say, json!({"text": ""}), "/text"),
+            (Verb::AskOperator, json!({"question": "go?", "expires": "soon"}), "soon"),
+            (Verb::CreateArtifact, json!({"name": "../x", "content": ""}), "/name"),
+            (Verb::CreateArtifact, json!({"name": "x", "content": "", "media_type": "text"}), "/media_type"),
+            (Verb::Complete, json!({}), "summary"),
+        ] {
+            let problem = read(verb, arguments).unwrap_err();
+            assert!(problem.contains(word), "{problem}");
+        }
+    }
+
+    #[test]
+    fn every_verb_is_declared_with_a_schema_that_compiles() {
+        for verb in Verb::ALL {
+            let declaration = declaration(verb);
+            assert_eq!(declaration.name, verb.name());
+            jsonschema::validator_for(&declaration.schema).unwrap();
+        }
+    }
+}
