@@ -153,6 +153,14 @@ pub enum BusError {
         /// Where and why.
         source: serde_json::Error,
     },
+    /// The state of a stream or consumer could not be read.
+    #[error("could not look at {what}: {source}")]
+    Status {
+        /// The stream or consumer, by its name on the server.
+        what: String,
+        /// What the client or the server said.
+        source: Source,
+    },
     /// The dead-letter stream could not be read or changed.
     #[error("could not read the dead letters: {source}")]
     DeadLetters {
@@ -187,6 +195,7 @@ impl BusError {
             | Self::NoResponders { .. }
             | Self::RequestTimedOut { .. }
             | Self::Request { .. }
+            | Self::Status { .. }
             | Self::DeadLetters { .. }
             | Self::Flush { .. }
             | Self::Drain { .. } => true,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, ErrorCode, message::PublishMessage};
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use serde::Serialize;
 
 use crate::connection::Bus;
@@ -127,10 +128,54 @@ impl Publisher {
     /// Publishes and waits until the server took the message. A missing stream is created and what may pass is tried
     /// again for about ten seconds; a message without identity is not repeated once it may have arrived.
     pub async fn publish(&self, message: Outgoing) -> Result<Ack, BusError> {
-        let error = match self.once(message.clone()).await {
-            Err(error) if worth_repeating(&error, &message) => error,
-            outcome => return outcome,
-        };
+        match self.once(message.clone()).await {
+            Err(error) if self.is_worth_repeating(&error, &message) => self.repeat(message, error).await,
+            outcome => outcome,
+        }
+    }
+
+    /// Publishes all, pipelined; they leave in this order, and the results are in the same order. What fails is tried
+    /// again as by [`Publisher::publish`], after the others.
+    pub async fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<Result<Ack, BusError>> {
+        let mut outcomes = Vec::with_capacity(messages.len());
+        for outcome in self.pipeline(&messages).await.into_iter().zip(messages) {
+            outcomes.push(match outcome {
+                (Err(error), message) if self.is_worth_repeating(&error, &message) => self.repeat(message, error).await,
+                (outcome, _) => outcome,
+            });
+        }
+        outcomes
+    }
+
+    /// Sends one after the other while the answers to those before come in: waiting for room to send must not keep the
+    /// answers from being taken, since each answer makes room.
+    async fn pipeline(&self, messages: &[Outgoing]) -> Vec<Result<Ack, BusError>> {
+        let mut outcomes: Vec<_> = messages.iter().map(|_| None).collect();
+        let mut answers = FuturesUnordered::new();
+        for (index, message) in messages.iter().enumerate() {
+            let mut sending = std::pin::pin!(self.send(message.clone()));
+            loop {
+                let room = answers.len() < OUTSTANDING;
+                tokio::select! {
+                    biased;
+                    sent = &mut sending, if room => {
+                        match sent {
+                            Ok(answer) => answers.push(answer.into_future().map(move |answer| (index, answer))),
+                            Err(error) => outcomes[index] = Some(Err(error)),
+                        }
+                        break;
+                    }
+                    Some((index, answer)) = answers.next() => outcomes[index] = Some(answer),
+                }
+            }
+        }
+        while let Some((index, answer)) = answers.next().await {
+            outcomes[index] = Some(answer);
+        }
+        outcomes.into_iter().flatten().collect()
+    }
+
+    async fn repeat(&self, message: Outgoing, error: BusError) -> Result<Ack, BusError> {
         tracing::debug!(subject = %message.subject, %error, "publishing again");
         let policy = retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2)).within(KEEP_TRYING);
         let again = || async {
@@ -140,19 +185,18 @@ impl Publisher {
             }
             self.once(message.clone()).await
         };
-        retry::when(policy, |error| worth_repeating(error, &message), again).await
-    }
-
-    /// Publishes all, pipelined and in order, each as [`Publisher::publish`] does; the results are in the same order.
-    pub async fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<Result<Ack, BusError>> {
-        futures::stream::iter(messages).map(|message| self.publish(message)).buffered(OUTSTANDING).collect().await
+        retry::when(policy, |error| self.is_worth_repeating(error, &message), again).await
     }
 
     /// Hands the message to the connection, waiting only if too many are unconfirmed. Await the result for the server's
     /// word; nothing is tried again.
     pub async fn send(&self, message: Outgoing) -> Result<PublishAck, BusError> {
         let Outgoing { subject, headers, payload } = message;
-        let outgoing = PublishMessage::build().headers(headers.into_inner()).payload(payload);
+        let mut outgoing = PublishMessage::build().payload(payload);
+        // An empty header block would count towards the server's limit, which the client does not see.
+        if !headers.is_empty() {
+            outgoing = outgoing.headers(headers.into_inner());
+        }
         let sent = Instant::now();
         let limit = self.bus.max_payload();
         let future = self
@@ -164,18 +208,18 @@ impl Publisher {
         Ok(PublishAck { future, subject, sent, limit })
     }
 
+    /// Whether another try may help and can't double the message.
+    fn is_worth_repeating(&self, error: &BusError, message: &Outgoing) -> bool {
+        match error {
+            BusError::NoStream { subject } => self.bus.topology().stream_for(subject).is_some(),
+            // What timed out may have been stored: only the server's de-duplication makes another try safe.
+            BusError::Publish { transient, .. } => *transient && message.headers.get(header::MSG_ID).is_some(),
+            _ => false,
+        }
+    }
+
     async fn once(&self, message: Outgoing) -> Result<Ack, BusError> {
         self.send(message).await?.await
-    }
-}
-
-/// Whether another try may help and can't double the message.
-fn worth_repeating(error: &BusError, message: &Outgoing) -> bool {
-    match error {
-        BusError::NoStream { .. } => true,
-        // What timed out may have been stored: only the server's de-duplication makes another try safe.
-        BusError::Publish { transient, .. } => *transient && message.headers.get(header::MSG_ID).is_some(),
-        _ => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::context::{CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::ConsumerErrorKind;
 use async_nats::jetstream::{self, ErrorCode};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -128,17 +128,25 @@ impl Bus {
 
     /// Deletes every stream of the topology, and with them the consumers and messages. Only in a namespace.
     pub(crate) async fn delete_streams(&self) -> Result<(), BusError> {
+        for spec in &self.topology().streams {
+            self.delete_stream(&spec.name).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a stream, if it is there. Only in a namespace.
+    pub(crate) async fn delete_stream(&self, name: &str) -> Result<(), BusError> {
         if self.namespace().is_production() {
             return Ok(());
         }
-        for spec in &self.topology().streams {
-            let name = self.namespace().name(&spec.name);
-            // A stream that is not there is as good as deleted.
-            if let Err(error) = self.jetstream().delete_stream(&name).await {
-                tracing::debug!(stream = %name, %error, "could not delete the stream");
-            }
+        let name = self.namespace().name(name);
+        match self.jetstream().delete_stream(&name).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                DeleteStreamErrorKind::JetStream(cause) if cause.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(()),
+                _ => Err(BusError::Reconcile { what: format!("stream {name}"), transient: true, source: error.into() }),
+            },
         }
-        Ok(())
     }
 }
 

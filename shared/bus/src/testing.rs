@@ -57,7 +57,17 @@ impl TestBus {
     pub async fn start_with(topology: Topology) -> Result<Self, BusError> {
         let bus = Bus::connect(options(namespace())).await?;
         bus.reconcile(&topology).await?;
-        Ok(Self { bus, ended: false })
+        Ok(Self::adopt(bus))
+    }
+
+    /// Takes charge of a bus that is already there.
+    pub fn adopt(bus: Bus) -> Self {
+        Self { bus, ended: false }
+    }
+
+    /// Loses a stream, as a server does that comes back without its disk.
+    pub async fn lose(&self, stream: &str) -> Result<(), BusError> {
+        self.bus.delete_stream(stream).await
     }
 
     /// Removes the streams, with all that is in them.

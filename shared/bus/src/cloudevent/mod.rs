@@ -7,6 +7,8 @@ mod attribute;
 mod binary;
 mod clean;
 mod structured;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
