@@ -1,1 +1,57 @@
-fn main() {}
+//! The load generator. Every command ends with one JSON object on the last line of its output.
+
+#![allow(clippy::print_stdout, reason = "the figures are this program's output")]
+
+mod agent;
+mod engine_alone;
+mod stats;
+mod target;
+mod waiting;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Measures a running stack (`ESC_URL`, `ESC_TOKEN`, `ESC_NATS_URL`), or the engine alone.
+#[derive(Parser)]
+#[command(name = "loadtest", version)]
+struct Arguments {
+    #[command(subcommand)]
+    scenario: Scenario,
+    /// Print only the JSON object.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    /// Runs of [create, 5 x (model step + tool step), approval, complete].
+    Agent(agent::Options),
+    /// Commands through the engine alone, no services.
+    Engine(engine_alone::Options),
+    /// Runs that wait: how many are created, and what they cost while they sleep.
+    Waiting(waiting::Options),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let figures = match arguments.scenario {
+        Scenario::Agent(options) => agent::measure(&options).await,
+        Scenario::Engine(options) => engine_alone::measure(&options).await,
+        Scenario::Waiting(options) => waiting::measure(&options).await,
+    };
+    match figures {
+        Ok(figures) => {
+            if !arguments.json && let Ok(pretty) = serde_json::to_string_pretty(&figures) {
+                println!("{pretty}");
+            }
+            println!("{figures}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("loadtest: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
