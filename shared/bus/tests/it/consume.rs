@@ -7,7 +7,7 @@ use bus::testing::TestBus;
 use bus::{BusError, ConsumeOptions, Delivery, Outcome, Outgoing, header, subject};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Notes, impatient, runnable, until, within};
+use crate::support::{Notes, impatient, runnable, settled, until, within};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -35,8 +35,7 @@ async fn handles_every_message_and_leaves_none_behind() {
     assert!(distinct.contains(&"evt.run.runnable.default.7 1".to_owned()));
     token.cancel();
     within("the end", futures::future::join(one.join(), two.join())).await;
-    let status = bus.consumer_status("planner").await.unwrap();
-    assert_eq!((status.pending, status.unacknowledged), (0, 0));
+    settled(&bus, "planner").await;
     bus.end().await.unwrap();
 }
 
@@ -125,7 +124,7 @@ async fn failures_are_repeated_and_then_kept_with_their_reason_while_others_flow
     token.cancel();
     consuming.join().await;
     assert_eq!(notes.count(), 10);
-    assert_eq!(bus.consumer_status("planner").await.unwrap().unacknowledged, 0);
+    settled(&bus, "planner").await;
     bus.end().await.unwrap();
 }
 
@@ -149,8 +148,7 @@ async fn a_slow_handler_keeps_its_message() {
     assert_eq!(notes.wait_for(2).await, ["begun", "done"]);
     token.cancel();
     consuming.join().await;
-    let status = bus.consumer_status("planner").await.unwrap();
-    assert_eq!((status.pending, status.unacknowledged), (0, 0));
+    settled(&bus, "planner").await;
     bus.end().await.unwrap();
 }
 

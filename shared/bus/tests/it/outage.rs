@@ -6,7 +6,7 @@ use bus::testing::{self, TestBus};
 use bus::{Bus, BusOptions, BusState, ConsumeOptions, OrderedOptions, Outcome};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Notes, Proxy, frame, impatient, impatient_topology, runnable, until, within};
+use crate::support::{Notes, Proxy, frame, impatient, impatient_topology, runnable, settled, until, within};
 
 async fn through(proxy: &Proxy, bus: &Bus) -> Bus {
     let options = BusOptions {
@@ -107,11 +107,7 @@ async fn work_goes_on_over_a_connection_that_breaks_and_breaks() {
     }
     within("publishing", publishing).await.unwrap();
     until("every run", async || notes.all().into_iter().collect::<BTreeSet<_>>().len() == 1_200).await;
-    until("every acknowledgement", async || {
-        let status = direct.consumer_status("planner").await.unwrap();
-        (status.pending, status.unacknowledged) == (0, 0)
-    })
-    .await;
+    settled(&direct, "planner").await;
     token.cancel();
     within("the end", consuming.join()).await;
     direct.end().await.unwrap();

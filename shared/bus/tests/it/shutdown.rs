@@ -4,7 +4,7 @@ use bus::testing::TestBus;
 use bus::{ConsumeOptions, Outcome};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Notes, runnable, until, within};
+use crate::support::{Notes, runnable, settled, until, within};
 
 #[tokio::test]
 async fn finishes_what_it_began_and_returns_the_rest_at_once() {
@@ -57,8 +57,7 @@ async fn finishes_what_it_began_and_returns_the_rest_at_once() {
     assert_eq!(notes.all().iter().filter(|note| *note == "finished").count(), 2);
     stop.cancel();
     within("the end of the second", second.join()).await;
-    let status = bus.consumer_status("planner").await.unwrap();
-    assert_eq!((status.pending, status.unacknowledged), (0, 0));
+    settled(&bus, "planner").await;
     assert_eq!(other.count(), 4);
     bus.end().await.unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bus::testing::{self, TestBus};
-use bus::{Outgoing, Topology, subject};
+use bus::{Bus, Outgoing, Topology, subject};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
@@ -66,6 +66,15 @@ impl Notes {
             Err(_) => panic!("only {} of {count} notes: {:?}", self.count(), self.all()),
         }
     }
+}
+
+/// Waits until the consumer has nothing left. The server takes acknowledgements in a while after it received them.
+pub async fn settled(bus: &Bus, consumer: &str) {
+    until("every acknowledgement", async || {
+        let status = bus.consumer_status(consumer).await.unwrap();
+        (status.pending, status.unacknowledged) == (0, 0)
+    })
+    .await;
 }
 
 /// A bus whose consumers hear of a silent worker after a second, so that tests of it are quick.
