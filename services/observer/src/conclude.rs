@@ -1,0 +1,644 @@
+//! What a call's output amounts to: a pure state machine over frames and time.
+//!
+//! Progress is folded: a note now and then, and no wake. A failure is held for a while, since the end or more evidence is
+//! usually close behind it. Silence wakes once. The end concludes the call, with what has not been told yet.
+//!
+//! Every report has a key that follows from the output itself, never from how often or by whom it was read: whoever reads
+//! the same output again makes the same report under the same key, and the log takes it once.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kernel::{
+    CallId,
+    call::{Exit, Observation, SignalCounts},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    evidence::{Collector, Noted, Summary},
+    lines::{Line, Splitter},
+    rules::{Progress, Rules},
+    text,
+};
+
+/// After a failure was told of, the next one that is not the end waits this long at least; and twice as long each time.
+const NEXT_WAKE: Duration = Duration::from_secs(300);
+
+/// A piece of output as it arrives.
+#[derive(Clone, Debug)]
+pub struct Frame<'a> {
+    /// Byte offset of its body in the call's output.
+    pub offset: u64,
+    /// Number of the line that it begins in, from 0.
+    pub first_line: Option<u64>,
+    /// When it was stored: the clock that silence and holding go by.
+    pub at: Timestamp,
+    /// When it was read from the process: the clock that durations go by.
+    pub read_at: Timestamp,
+    /// The output itself.
+    pub body: &'a [u8],
+    /// How the process ended; only the last frame says.
+    pub exit: Option<Exit>,
+}
+
+/// Something to tell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// The call goes on.
+    Observe {
+        /// What makes it the same when it is told again.
+        key: String,
+        /// What was concluded.
+        observation: Observation,
+    },
+    /// The call has ended.
+    Conclude {
+        /// As above.
+        key: String,
+        /// How it ended.
+        exit: Exit,
+        /// What was concluded.
+        observation: Observation,
+        /// How long it ran, in milliseconds.
+        duration_ms: u64,
+    },
+}
+
+impl Report {
+    /// What makes it the same when it is told again.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Observe { key, .. } | Self::Conclude { key, .. } => key,
+        }
+    }
+
+    /// What was concluded.
+    #[must_use]
+    pub const fn observation(&self) -> &Observation {
+        match self {
+            Self::Observe { observation, .. } | Self::Conclude { observation, .. } => observation,
+        }
+    }
+}
+
+/// What is known of one call's output. Fits into a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watch {
+    call_id: CallId,
+    tool: String,
+    started_at: Timestamp,
+    splitter: Splitter,
+    collector: Collector,
+    counts: SignalCounts,
+    /// When output last came; the start, before any.
+    last_at: Timestamp,
+    /// The silence since then was told of.
+    #[serde(default)]
+    silence_told: bool,
+    /// The first failure that is worth waking for and was not told of.
+    #[serde(default)]
+    held: Option<Held>,
+    /// Wakes for failures so far.
+    #[serde(default)]
+    wakes: u32,
+    #[serde(default)]
+    woken_at: Option<Timestamp>,
+    #[serde(default)]
+    phase: Option<String>,
+    #[serde(default)]
+    percent: Option<u8>,
+    /// Where the phase began, if it was not told of.
+    #[serde(default)]
+    phase_since: Option<u64>,
+    noted_at: Timestamp,
+    /// The last line that said that something went well.
+    #[serde(default)]
+    success: Option<String>,
+    #[serde(default)]
+    ended: bool,
+}
+
+/// A failure that is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    offset: u64,
+    until: Timestamp,
+}
+
+impl Watch {
+    /// Nothing is known yet of a call that started then.
+    #[must_use]
+    pub fn new(call_id: CallId, tool: &str, started_at: Timestamp) -> Self {
+        Self {
+            call_id,
+            tool: tool.to_owned(),
+            started_at,
+            splitter: Splitter::default(),
+            collector: Collector::default(),
+            counts: SignalCounts::default(),
+            last_at: started_at,
+            silence_told: false,
+            held: None,
+            wakes: 0,
+            woken_at: None,
+            phase: None,
+            percent: None,
+            phase_since: None,
+            noted_at: started_at,
+            success: None,
+            ended: false,
+        }
+    }
+
+    /// Offset of the first byte that it has not seen.
+    #[must_use]
+    pub const fn next_offset(&self) -> u64 {
+        self.splitter.next_offset()
+    }
+
+    /// What it has read.
+    #[must_use]
+    pub const fn counts(&self) -> SignalCounts {
+        self.counts
+    }
+
+    /// Whether the end was told.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether its output shows a failure that is worth waking for, not counting what was told before.
+    #[must_use]
+    pub fn shows_failure(&self) -> bool {
+        self.collector.summary().waking > 0
+    }
+
+    /// Takes a frame, and says what is to be told.
+    pub fn frame(&mut self, rules: &Rules, frame: &Frame<'_>) -> Vec<Report> {
+        if self.ended {
+            return Vec::new();
+        }
+        // What was due before this frame came, unless the end says it all.
+        let mut reports = if frame.exit.is_none() { self.due_before(rules, frame.at) } else { Vec::new() };
+        self.read(rules, frame);
+        if let Some(exit) = &frame.exit {
+            reports.push(self.conclude(rules, exit, frame.read_at));
+        }
+        reports
+    }
+
+    /// What is to be told by now, given that no more output has come.
+    pub fn due(&mut self, rules: &Rules, now: Timestamp) -> Vec<Report> {
+        if self.ended {
+            return Vec::new();
+        }
+        let mut reports = self.due_before(rules, now);
+        if let Some(silence) =
+            rules.silence.filter(|silence| !self.silence_told && now >= after(self.last_at, *silence))
+        {
+            self.silence_told = true;
+            reports.push(self.silence(rules, silence));
+        }
+        reports
+    }
+
+    fn due_before(&mut self, rules: &Rules, now: Timestamp) -> Vec<Report> {
+        let mut reports = Vec::new();
+        if let Some(held) = self.held.filter(|held| now >= held.until) {
+            self.held = None;
+            self.wakes += 1;
+            self.woken_at = Some(now);
+            reports.push(self.failure(rules, held.offset));
+        }
+        if self.phase_since.is_some() && now >= after(self.noted_at, rules.limits.progress_every) {
+            self.noted_at = now;
+            reports.extend(self.phase_since.take().map(|since| self.progress(since)));
+        }
+        reports
+    }
+
+    fn read(&mut self, rules: &Rules, frame: &Frame<'_>) {
+        let mut splitter = std::mem::take(&mut self.splitter);
+        let at = frame.at;
+        let fed = splitter.feed(frame.offset, frame.first_line, frame.body, |line| self.line(rules, line, at));
+        if frame.exit.is_some() {
+            splitter.finish(|line| self.line(rules, line, at));
+        }
+        self.counts.lines = splitter.lines();
+        self.splitter = splitter;
+        self.counts.gap_bytes += fed.gap;
+        if fed.new > 0 {
+            self.counts.frames += 1;
+            self.counts.bytes += fed.new;
+            self.last_at = self.last_at.max(frame.at);
+            self.silence_told = false;
+        }
+    }
+
+    fn line(&mut self, rules: &Rules, line: Line<'_>, at: Timestamp) {
+        let visible = text::visible(line.bytes);
+        let hits = rules.look(&visible);
+        let waking = hits.failure.is_some_and(|failure| failure.wakes);
+        match self.collector.line(line.offset, line.number, &visible, hits.failure, rules) {
+            Noted::New if waking && self.held.is_none() => {
+                self.held = Some(Held { offset: line.offset, until: self.hold_until(rules, at) });
+            }
+            Noted::New | Noted::Plain => {}
+            Noted::Again => self.counts.suppressed += 1,
+        }
+        if hits.success {
+            self.success = Some(text::window(visible.trim(), 0, 160).into_owned());
+        }
+        if let Some(progress) = hits.progress {
+            self.note_progress(progress, line.offset);
+        }
+    }
+
+    /// Later failures wait longer: a log that is full of them is one thing to decide about, not many.
+    fn hold_until(&self, rules: &Rules, at: Timestamp) -> Timestamp {
+        let settled = after(at, rules.settle);
+        match self.woken_at {
+            None => settled,
+            Some(woken) => {
+                let times = 1_u32.checked_shl(self.wakes.saturating_sub(1)).unwrap_or(u32::MAX);
+                settled.max(after(woken, NEXT_WAKE.saturating_mul(times)))
+            }
+        }
+    }
+
+    fn note_progress(&mut self, progress: Progress, offset: u64) {
+        if let Some(phase) = progress.phase.filter(|phase| self.phase.as_ref() != Some(phase)) {
+            self.phase = Some(phase);
+            self.percent = None;
+            self.counts.suppressed += u64::from(self.phase_since.is_some());
+            self.phase_since = Some(offset);
+        }
+        if progress.percent.is_some() && progress.percent != self.percent {
+            self.percent = progress.percent;
+            self.counts.suppressed += 1;
+        }
+    }
+
+    fn observation(&self, phase: &str, changed: String) -> Observation {
+        Observation {
+            call_id: Some(self.call_id),
+            phase: phase.to_owned(),
+            changed,
+            anomaly: false,
+            decision: None,
+            evidence: Vec::new(),
+            missing: self.missing(0),
+            counts: self.counts,
+        }
+    }
+
+    fn missing(&self, at_end: u64) -> Option<String> {
+        let bytes = self.counts.gap_bytes + at_end;
+        (bytes > 0).then(|| format!("{bytes} bytes of output were lost on the way"))
+    }
+
+    fn key(&self, kind: &str, offset: u64) -> String {
+        format!("obs/{}/{kind}/{offset}", self.call_id)
+    }
+
+    fn progress(&mut self, since: u64) -> Report {
+        let percent = self.percent.map(|percent| format!(", {percent}%")).unwrap_or_default();
+        let phase = self.phase.as_deref().unwrap_or_default();
+        let changed = format!("Phase `{phase}`{percent} after {} lines.", self.counts.lines);
+        self.counts.suppressed += 1;
+        Report::Observe { key: self.key("phase", since), observation: self.observation("progress", changed) }
+    }
+
+    fn failure(&mut self, rules: &Rules, offset: u64) -> Report {
+        let summary = self.collector.summary();
+        let evidence = self.collector.take(rules.limits.evidence_bytes);
+        let changed = format!("{} It still runs, {} lines so far.", shows(summary), self.counts.lines);
+        let decision = format!("the output of `{}` shows a failure while it still runs", self.tool);
+        let observation = Observation { decision: Some(decision), evidence, ..self.observation("failure", changed) };
+        Report::Observe { key: self.key("failure", offset), observation }
+    }
+
+    fn silence(&self, rules: &Rules, silence: Duration) -> Report {
+        let seconds = silence.as_secs();
+        let changed = match self.counts.lines {
+            0 => format!("No output at all for {seconds} s."),
+            lines => format!("No output for {seconds} s, after {lines} lines."),
+        };
+        let observation = Observation {
+            anomaly: true,
+            decision: Some(format!("`{}` has been silent for {seconds} s and still runs", self.tool)),
+            evidence: self.collector.tail(rules.limits.evidence_bytes / 2, "silence").into_iter().collect(),
+            ..self.observation("silence", changed)
+        };
+        Report::Observe { key: self.key("silence", self.next_offset()), observation }
+    }
+
+    fn conclude(&mut self, rules: &Rules, exit: &Exit, read_at: Timestamp) -> Report {
+        self.ended = true;
+        self.held = None;
+        let lost = exit.bytes.saturating_sub(self.next_offset());
+        let duration_ms = millis(read_at.duration_since(self.started_at));
+        let summary = self.collector.summary();
+        let mut observation = self.observation(if exit.is_success() { "completed" } else { "failed" }, String::new());
+        observation.missing = self.missing(lost);
+        observation.counts.gap_bytes += lost;
+        observation.anomaly = !matches!(exit.reason.as_str(), "exited" | "cancelled");
+        let mut changed = ended(exit, self.counts.lines, duration_ms);
+        if exit.is_success() {
+            self.conclude_success(rules, summary, &mut observation, &mut changed);
+        } else {
+            self.conclude_failure(rules, exit, summary, &mut observation, &mut changed);
+        }
+        observation.changed = changed;
+        self.counts = observation.counts;
+        Report::Conclude { key: format!("obs/{}/exit", self.call_id), exit: exit.clone(), observation, duration_ms }
+    }
+
+    /// A status of 0 outweighs what merely looks like an error. What is certainly one contradicts it.
+    fn conclude_success(
+        &mut self,
+        rules: &Rules,
+        summary: Summary,
+        observation: &mut Observation,
+        changed: &mut String,
+    ) {
+        if summary.waking > 0 {
+            observation.anomaly = true;
+            observation.decision =
+                Some(format!("`{}` says that it succeeded, but its output shows a failure", self.tool));
+            observation.evidence = self.collector.take(rules.limits.evidence_bytes);
+            changed.push(' ');
+            changed.push_str(&shows(summary));
+            return;
+        }
+        observation.counts.suppressed += summary.failures;
+        if let Some(line) = &self.success {
+            changed.push_str(&format!(" Its last word on that: {line}"));
+        }
+    }
+
+    fn conclude_failure(
+        &mut self,
+        rules: &Rules,
+        exit: &Exit,
+        summary: Summary,
+        observation: &mut Observation,
+        changed: &mut String,
+    ) {
+        if exit.reason == "cancelled" {
+            observation.phase = "cancelled".to_owned();
+            return;
+        }
+        observation.decision = Some(format!("`{}` failed", self.tool));
+        observation.evidence = self.collector.take(rules.limits.evidence_bytes);
+        if summary.failures > 0 {
+            changed.push(' ');
+            changed.push_str(&shows(summary));
+        } else if self.collector.found_any() {
+            changed.push_str(" Its output shows no failure beyond those told before.");
+        } else {
+            changed.push_str(" No rule found a failure in its output; these are its last lines.");
+            observation.evidence.extend(self.collector.tail(rules.limits.evidence_bytes / 2, "tail"));
+        }
+    }
+}
+
+fn shows(summary: Summary) -> String {
+    match summary.failures {
+        1 => format!("Its output shows a failure, at line {}.", summary.first_line),
+        failures => {
+            format!("Its output shows {failures} different failures, the first at line {}.", summary.first_line)
+        }
+    }
+}
+
+fn ended(exit: &Exit, lines: u64, duration_ms: u64) -> String {
+    let how = match (exit.reason.as_str(), exit.code, exit.signal) {
+        ("timeout", ..) => "It was ended since it ran longer than it may".to_owned(),
+        ("output_cap", ..) => "It was ended since it wrote more than it may".to_owned(),
+        ("cancelled", ..) => "It was cancelled".to_owned(),
+        ("lost", ..) => "Its process is gone, and nobody knows how it ended".to_owned(),
+        (_, Some(code), _) => format!("It ended with status {code}"),
+        (_, None, Some(signal)) => format!("It was ended by signal {signal}"),
+        (_, None, None) => "It ended".to_owned(),
+    };
+    format!("{how} after {lines} lines in {}.{} s.", duration_ms / 1000, duration_ms % 1000 / 100)
+}
+
+fn after(at: Timestamp, span: Duration) -> Timestamp {
+    SignedDuration::try_from(span).ok().and_then(|span| at.checked_add(span).ok()).unwrap_or(Timestamp::MAX)
+}
+
+fn millis(span: SignedDuration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::{agent::ObserveRule, units};
+
+    use super::*;
+    use crate::rules::Limits;
+
+    const STEP: i64 = 100;
+
+    /// A watch that is fed lines at times in milliseconds.
+    struct Told {
+        watch: Watch,
+        rules: Rules,
+        offset: u64,
+        reports: Vec<Report>,
+    }
+
+    impl Told {
+        fn new(rule: &ObserveRule) -> Self {
+            let start = Timestamp::UNIX_EPOCH;
+            let watch = Watch::new(CallId::from_uuid(uuid::Uuid::nil()), "shell.run", start);
+            Self { watch, rules: Rules::compile(rule, Limits::default()), offset: 0, reports: Vec::new() }
+        }
+
+        fn feed(&mut self, at: i64, body: &str, exit: Option<Exit>) {
+            let at = Timestamp::from_millisecond(at).unwrap();
+            let body = body.as_bytes();
+            let frame = Frame { offset: self.offset, first_line: None, at, read_at: at, body, exit };
+            self.offset += body.len() as u64;
+            self.reports.extend(self.watch.frame(&self.rules, &frame));
+        }
+
+        fn wait(&mut self, until: i64) {
+            self.reports.extend(self.watch.due(&self.rules, Timestamp::from_millisecond(until).unwrap()));
+        }
+
+        fn exit(&mut self, at: i64, code: i32) {
+            let exit = self.ended("exited", Some(code));
+            self.feed(at, "", Some(exit));
+        }
+
+        fn ended(&self, reason: &str, code: Option<i32>) -> Exit {
+            Exit { code, signal: None, reason: reason.into(), bytes: self.offset, lines: 0 }
+        }
+
+        fn phases(&self) -> Vec<(&str, bool)> {
+            let shown = |report: &Report| report.observation().decision.is_some();
+            self.reports.iter().map(|report| (report.observation().phase.as_str(), shown(report))).collect()
+        }
+    }
+
+    fn cargo() -> ObserveRule {
+        ObserveRule { packs: vec!["cargo".into()], ..ObserveRule::default() }
+    }
+
+    #[test]
+    fn a_failure_before_the_end_is_told_once_with_the_end() {
+        let mut told = Told::new(&cargo());
+        told.feed(0, "   Compiling x v1\nerror[E0308]: mismatched types\n --> src/lib.rs:3:5\n", None);
+        told.wait(1900);
+        told.exit(1950, 101);
+        told.wait(1_000_000);
+        assert_eq!(told.phases(), [("failed", true)]);
+        let observation = told.reports[0].observation();
+        assert!(observation.evidence[0].excerpt.contains("mismatched"));
+        assert_eq!((observation.evidence[0].line, observation.evidence[0].offset), (2, 18));
+        assert!(
+            observation.changed.contains("status 101") && observation.changed.contains("at line 2"),
+            "{observation:#?}"
+        );
+        let Report::Conclude { duration_ms, .. } = &told.reports[0] else { panic!("{:?}", told.reports) };
+        assert_eq!(*duration_ms, 1950);
+    }
+
+    #[test]
+    fn a_failure_long_before_the_end_wakes_once_and_the_end_tells_only_what_is_new() {
+        let mut told = Told::new(&cargo());
+        told.feed(0, "test a ... FAILED\n", None);
+        for step in 1..600 {
+            told.feed(step * STEP, &format!("test t{step} ... ok\n"), None);
+        }
+        told.feed(60_000, "test b ... FAILED\n", None);
+        told.wait(100_000);
+        told.exit(100_000, 101);
+        assert_eq!(told.phases(), [("failure", true), ("failed", true)]);
+        let texts = told.reports.iter().map(|report| report.observation().evidence[0].excerpt.as_str());
+        assert!(texts.zip(["test a", "test b"]).all(|(text, wanted)| text.contains(wanted)));
+    }
+
+    #[test]
+    fn failures_without_end_wake_ever_more_seldom() {
+        let mut told = Told::new(&ObserveRule { failure: vec!["ALARM \\w+".into()], ..ObserveRule::default() });
+        for step in 0..72_000 {
+            let word: String = step.to_string().chars().map(|digit| char::from(b'a' + digit as u8 - b'0')).collect();
+            told.feed(step * STEP, &format!("ALARM {word}\nx\nx\nx\nx\nx\n"), None);
+        }
+        assert!((3..=6).contains(&told.reports.len()), "{} wakes in two hours", told.reports.len());
+    }
+
+    #[test]
+    fn success_wakes_nobody() {
+        let mut told = Told::new(&cargo());
+        told.feed(0, "   Compiling x v1\nwarning: an error was mentioned\ntest result: ok. 3 passed; 0 failed\n", None);
+        told.exit(3000, 0);
+        assert_eq!(told.phases(), [("completed", false)]);
+        let observation = told.reports[0].observation();
+        assert!(observation.evidence.is_empty() && !observation.anomaly);
+        assert!(observation.changed.contains("test result: ok"), "{}", observation.changed);
+    }
+
+    #[test]
+    fn success_that_its_output_contradicts_is_doubted() {
+        let mut told = Told::new(&cargo());
+        told.feed(0, "test a ... FAILED\n", None);
+        told.exit(1000, 0);
+        assert_eq!(told.phases(), [("completed", true)]);
+        assert!(told.reports[0].observation().anomaly);
+    }
+
+    #[test]
+    fn progress_is_noted_seldom_and_only_if_the_phase_changed() {
+        let mut told = Told::new(&cargo());
+        for step in 0..300 {
+            let phase = if step < 150 { "Compiling" } else { "Running" };
+            told.feed(step * STEP, &format!("   {phase} x{step}\n"), None);
+        }
+        assert_eq!(told.phases(), [("progress", false), ("progress", false)]);
+        assert!(told.reports[1].observation().changed.contains("Running"));
+        assert!(told.reports[1].observation().counts.suppressed >= 1);
+    }
+
+    #[test]
+    fn silence_wakes_once_until_there_is_output_again() {
+        let silence = Some(units::Duration::from_secs(60));
+        let mut told = Told::new(&ObserveRule { silence, ..ObserveRule::default() });
+        told.wait(59_000);
+        told.feed(59_000, "working\n", None);
+        told.wait(118_000);
+        assert!(told.reports.is_empty());
+        told.wait(119_000);
+        told.wait(500_000);
+        assert_eq!(told.phases(), [("silence", true)]);
+        told.feed(500_000, "again\n", None);
+        told.wait(560_000);
+        assert_eq!(told.reports.len(), 2);
+        assert_ne!(told.reports[0].key(), told.reports[1].key());
+    }
+
+    #[test]
+    fn an_end_without_evidence_shows_the_tail_and_a_cancelled_one_wakes_nobody() {
+        let mut told = Told::new(&cargo());
+        told.feed(0, "one\ntwo", None);
+        told.exit(100, 3);
+        assert_eq!(told.reports[0].observation().evidence[0].excerpt, "one\ntwo");
+        let mut told = Told::new(&cargo());
+        told.feed(0, "error: x\n", None);
+        let cancelled = told.ended("cancelled", None);
+        told.feed(100, "", Some(cancelled));
+        assert_eq!(told.phases(), [("cancelled", false)]);
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let mut told = Told::new(&cargo());
+        told.feed(0, "one\n", None);
+        told.offset += 50;
+        told.feed(0, "two\n", None);
+        let mut exit = told.ended("lost", None);
+        exit.bytes += 7;
+        told.feed(100, "", Some(exit));
+        let observation = told.reports[0].observation();
+        assert_eq!(observation.counts.gap_bytes, 57);
+        assert!(observation.missing.as_ref().unwrap().contains("57 bytes") && observation.anomaly);
+    }
+
+    #[test]
+    fn going_on_from_a_checkpoint_tells_the_same() {
+        let lines: Vec<String> = (0..400)
+            .map(|step| match step {
+                37 => "test a ... FAILED\n".to_owned(),
+                200 => "thread 'b' panicked at src/x.rs:1:1:\nboom\n".to_owned(),
+                _ => format!("   Compiling x{step}\r{step}%\n"),
+            })
+            .collect();
+        let run = |restart: Option<usize>| {
+            let mut told = Told::new(&cargo());
+            for (step, line) in lines.iter().enumerate() {
+                if restart == Some(step) {
+                    let stored = serde_json::to_string(&told.watch).unwrap();
+                    told.watch = serde_json::from_str(&stored).unwrap();
+                    // The frame before comes again.
+                    told.offset -= lines[step - 1].len() as u64;
+                    told.feed(step as i64 * STEP - STEP, &lines[step - 1], None);
+                }
+                told.feed(step as i64 * STEP, line, None);
+            }
+            told.exit(41_000, 101);
+            told.reports
+        };
+        let whole = run(None);
+        assert!(whole.len() >= 3);
+        for restart in [1, 38, 60, 201, 399] {
+            assert_eq!(run(Some(restart)), whole, "{restart}");
+        }
+    }
+}
