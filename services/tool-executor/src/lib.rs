@@ -1,1 +1,255 @@
-//! tool-executor
+//! The tool-executor: requested calls become effects, and effects become recorded results.
+//!
+//! A call goes through registry, schema and policy before anything happens ([`pipeline`](crate)), is started in the log
+//! if its repetition could be seen outside, carried out under its time-out, and ends in one commit. A call of which nobody
+//! knows whether it happened is asked about by its tool's own read-back, never repeated blindly. A command goes on by
+//! itself, and its output is followed by whichever executor is there.
+//!
+//! | to change | open |
+//! | --- | --- |
+//! | what is done about a call | `dispatch.rs`, `perform.rs` |
+//! | what a call has to pass | `pipeline.rs`, `registry.rs` |
+//! | what happens after a crash | `recover.rs`, `adopt.rs` |
+//! | a tool | `tools/` |
+//! | how HTTP goes out | `egress.rs`, `template.rs`, `secrets.rs` |
+//! | how commands run and are followed | `activity/` |
+//! | what a result looks like | `results.rs`, `outcome.rs` |
+
+mod activity;
+mod adopt;
+mod artifacts;
+mod config;
+mod dispatch;
+mod doorbell;
+mod egress;
+mod outcome;
+mod perform;
+mod pipeline;
+mod recover;
+mod registry;
+mod results;
+mod secrets;
+mod task;
+mod template;
+mod tools;
+mod workspace;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::{Bus, BusError, BusOptions, ConsumeOptions, InvalidNamespace, Outcome, Subject};
+use engine::{CatalogError, Engine, EngineError, EngineOptions, ToolCatalog};
+use futures::StreamExt as _;
+use kernel::Role;
+use policy::{PolicyError, PolicyStore};
+use service::{Ctx, ServeError};
+
+use activity::{Activities, ActivityLimits};
+use artifacts::ArtifactClient;
+use dispatch::Dispatcher;
+use egress::{Egress, EgressError};
+use pipeline::Pipeline;
+use registry::Registry;
+use results::Results;
+use secrets::Secrets;
+use tools::{ShellOptions, Tools};
+use workspace::Workspaces;
+
+pub use config::Config;
+
+/// Times that a message may ask to be tried again before it is put aside: a call in doubt is asked about again and again.
+const MAX_ATTEMPTS: u64 = 100;
+/// How often it is looked whether the policies have changed.
+const POLICIES_EVERY: Duration = Duration::from_secs(1);
+
+/// Why the tool-executor can't run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The namespace is none.
+    #[error(transparent)]
+    Namespace(#[from] InvalidNamespace),
+    /// No connection to NATS, or no consumer.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A store does not answer.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A tool file is wrong.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// A policy is wrong.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The port can't be had.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// HTTP clients can't be made.
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    /// The address of the artifact service is none.
+    #[error("`artifact_url` is not an absolute URL: {0}")]
+    ArtifactUrl(String),
+    /// The client of the artifact service can't be made.
+    #[error("the client of the artifact service can't be set up")]
+    Artifacts(#[source] reqwest::Error),
+    /// The workspaces can't be made.
+    #[error("the folder of workspaces `{path}` can't be used")]
+    Workspaces {
+        /// Where they should be.
+        path: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Runs the tool-executor until it is asked to stop.
+///
+/// # Errors
+/// [`Error`], if it can't begin.
+pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
+    ctx.health.expect("consumer");
+    ctx.serve(ctx.config.common.listen, axum::Router::new()).await?;
+    let config = &ctx.config;
+    let bus = connect(config).await?;
+    let engine = Engine::start(engine_options(config), bus.clone()).await?;
+    watch_health(&ctx, &engine);
+    let dispatcher = Arc::new(dispatcher(&ctx, &engine)?);
+    let policies = dispatcher.pipeline.policies.clone();
+    ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(reload(policies)));
+    hear_of_endings(&ctx, &bus, &dispatcher).await?;
+    let (adopting, shutdown) = (dispatcher.clone(), ctx.shutdown.clone());
+    ctx.shutdown.spawn(async move { adopt::adopt(&adopting, &shutdown).await });
+
+    let consuming = {
+        let (dispatcher, cut_off) = (dispatcher.clone(), ctx.shutdown.cut_off());
+        let handle = move |delivery: bus::Delivery| {
+            let (dispatcher, cut_off) = (dispatcher.clone(), cut_off.clone());
+            async move {
+                let handled = cut_off.run_until_cancelled(dispatcher.handle(&delivery)).await;
+                handled.unwrap_or_else(|| Ok(Outcome::retry("the executor was cut off")))
+            }
+        };
+        let options = ConsumeOptions {
+            concurrency: config.concurrency,
+            max_attempts: MAX_ATTEMPTS,
+            // What is left is given back while there is still time to say so.
+            drain: config.common.drain().mul_f64(0.9),
+            ..ConsumeOptions::default()
+        };
+        bus.consume("tool-executor", options, handle, ctx.shutdown.stopping())?
+    };
+    ctx.health.set("consumer", true, "");
+    consuming.join().await;
+    engine.drain().await;
+    Ok(())
+}
+
+async fn connect(config: &Config) -> Result<Bus, Error> {
+    let namespace = config.common.namespace.parse()?;
+    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "tool-executor") };
+    Ok(Bus::connect(options).await?)
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let common = &config.common;
+    EngineOptions {
+        namespace: common.namespace.clone(),
+        schema: common.schema.clone(),
+        ..EngineOptions::new(Role::ToolExecutor, common.database_url.expose(), common.redis_url.expose())
+    }
+}
+
+fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
+    let config = &ctx.config;
+    let root = &config.common.workspaces;
+    let unusable = |source| Error::Workspaces { path: root.display().to_string(), source };
+    std::fs::create_dir_all(root).map_err(unusable)?;
+    let workspaces = Workspaces::new(std::path::absolute(root).map_err(unusable)?);
+    let secrets_dir = Some(config.secrets_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
+    // What is not text is no secret of ours.
+    let env = std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+    let secrets = Secrets::new(env, secrets_dir);
+    secrets.hide("internal token", config.common.internal_token.expose());
+    let artifact_url = config.common.artifact_url.parse().map_err(|_| Error::ArtifactUrl(config.common.artifact_url.clone()))?;
+    let artifacts = ArtifactClient::new(artifact_url, config.common.internal_token.clone()).map_err(Error::Artifacts)?;
+    let catalog = ToolCatalog::load(&config.common.agents_dir)?;
+    let specs = catalog.all().into_iter().filter_map(|spec| Some((spec.clone(), catalog.digest(&spec.name)?.to_owned())));
+    let limits = ActivityLimits {
+        concurrent: config.activities,
+        output_cap: config.output_cap,
+        kill_grace: Duration::from_millis(config.kill_grace_ms),
+    };
+    let publisher = engine.bus().publisher();
+    Ok(Dispatcher {
+        engine: engine.clone(),
+        pipeline: Pipeline {
+            engine: engine.clone(),
+            registry: Registry::new(specs, |name| std::env::var(name).ok()),
+            policies: PolicyStore::open_or_embedded(&config.common.policies_dir)?,
+            environment: config.environment.clone(),
+        },
+        tools: Tools {
+            egress: Egress::new(config.http_cap)?,
+            secrets: secrets.clone(),
+            workspaces: workspaces.clone(),
+            checkout_root: config.checkout_root.clone(),
+            file_cap: config.file_cap,
+            artifacts: artifacts.clone(),
+            reads: engine.reads(),
+            shell: ShellOptions::new(&config.env_allow, config.open_files, config.file_bytes),
+        },
+        results: Results::new(artifacts, secrets),
+        activities: Activities::new(engine.clone(), publisher, workspaces, limits, ctx.shutdown.clone()),
+        tracer: ctx.tracer.clone(),
+        instance: engine.options().instance.clone(),
+        lease: config.lease(),
+        doubt: Duration::from_secs(config.doubt_seconds),
+        claimed: Default::default(),
+    })
+}
+
+fn watch_health(ctx: &Ctx<Config>, engine: &Engine) {
+    let pinged = engine.clone();
+    ctx.health.check("stores", move || {
+        let engine = pinged.clone();
+        async move { engine.ping().await.map_err(|error| error.to_string()) }
+    });
+    let bus = engine.bus().clone();
+    ctx.health.check("nats", move || {
+        let state = bus.state();
+        async move { if state == bus::BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
+    });
+}
+
+/// Ends the activities of runs that are ending. What is not heard is found out by looking now and then.
+async fn hear_of_endings(ctx: &Ctx<Config>, bus: &Bus, dispatcher: &Arc<Dispatcher>) -> Result<(), BusError> {
+    let mut endings = bus.subscribe(&bus::subject::evt_of_type("run.cancel_requested")).await?;
+    let activities = dispatcher.activities.clone();
+    let hearing = async move {
+        while let Some(message) = endings.next().await {
+            if let Ok(Subject::Event { run, .. }) = Subject::parse(&message.subject)
+                && let Ok(run) = run.parse()
+            {
+                activities.cancel_run(run);
+            }
+        }
+    };
+    ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(hearing));
+    Ok(())
+}
+
+/// Takes in changed policies.
+async fn reload(policies: PolicyStore) {
+    let mut every = tokio::time::interval(POLICIES_EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        let store = policies.clone();
+        match tokio::task::spawn_blocking(move || store.reload_if_changed()).await {
+            Ok(Ok(Some(version))) => tracing::info!(version, "the policies have changed"),
+            Ok(Ok(None)) | Err(_) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the changed policies can't be used; those before stay in force"),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Activities: commands that go on by themselves, also without the executor that started them.
+//!
+//! A command writes to files that its supervisor owns. Whoever holds the call's lease follows them and publishes frames;
+//! if that executor is gone, the next one goes on where it stopped. The executor never says that an activity has
+//! completed: its exit frame does, and the observer concludes from it.
+
+mod files;
+mod processes;
+mod publish;
+mod supervisor;
+mod tail;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bus::Publisher;
+use engine::{Engine, Lease};
+use jiff::Timestamp;
+use kernel::call::{Call, Exit};
+use kernel::units::later;
+use kernel::{CallId, RunId, RunState, TenantId};
+use service::Shutdown;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::workspace::Workspaces;
+use files::{Files, Home, Meta};
+use tail::{Follow, Tail};
+
+pub use supervisor::ShellCommand;
+
+/// How often it is looked up whether the run still wants an activity, in case the doorbell was not heard.
+const STILL_WANTED: Duration = Duration::from_secs(5);
+/// How long after its time-out an activity of an unreachable machine is taken for lost.
+const FOREIGN_MARGIN: Duration = Duration::from_secs(60);
+
+/// The limits on activities.
+#[derive(Clone, Copy, Debug)]
+pub struct ActivityLimits {
+    /// Started by one executor at once.
+    pub concurrent: usize,
+    /// Bytes of output, beyond which the command is ended.
+    pub output_cap: u64,
+    /// From TERM to KILL.
+    pub kill_grace: Duration,
+}
+
+/// What is known of an activity from the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Activity {
+    pub tenant: TenantId,
+    pub run: RunId,
+    pub call: CallId,
+    pub tool: String,
+    pub agent_digest: String,
+    /// When it has to be over.
+    pub deadline: Timestamp,
+}
+
+impl Activity {
+    /// From the state of its run.
+    pub fn of(state: &RunState, call: &Call) -> Self {
+        let started = call.started_at.unwrap_or(state.updated_at);
+        Self {
+            tenant: state.tenant.clone(),
+            run: state.run_id,
+            call: call.request.call_id,
+            tool: call.request.tool.clone(),
+            agent_digest: state.agent_digest.clone(),
+            deadline: later(started, call.request.timeout),
+        }
+    }
+}
+
+/// What came of taking up an activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// It is being followed to its end.
+    Following,
+    /// Somebody on this machine follows it.
+    Held,
+    /// Its processes are on another machine, and its time is not over: nothing can be said yet.
+    Elsewhere,
+}
+
+/// The activities that this executor follows. Cheap to clone.
+#[derive(Clone)]
+pub struct Activities {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    publisher: Publisher,
+    workspaces: Workspaces,
+    limits: ActivityLimits,
+    shutdown: Shutdown,
+    room: Arc<Semaphore>,
+    live: Mutex<HashMap<CallId, (RunId, CancellationToken)>>,
+}
+
+/// Room for one more activity.
+#[derive(Debug)]
+pub struct Room(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+/// What keeps one follower going.
+struct Follower {
+    activities: Activities,
+    activity: Activity,
+    files: Files,
+    lease: Lease,
+    wanted: CancellationToken,
+    over_cap: watch::Receiver<bool>,
+    _registered: Registered,
+    _room: Option<Room>,
+}
+
+/// Keeps an activity in the list of those that are followed.
+struct Registered {
+    activities: Activities,
+    call: CallId,
+}
+
+impl Activities {
+    /// None yet.
+    #[must_use]
+    pub fn new(
+        engine: Engine,
+        publisher: Publisher,
+        workspaces: Workspaces,
+        limits: ActivityLimits,
+        shutdown: Shutdown,
+    ) -> Self {
+        let room = Arc::new(Semaphore::new(limits.concurrent));
+        let live = Mutex::default();
+        Self { inner: Arc::new(Inner { engine, publisher, workspaces, limits, shutdown, room, live }) }
+    }
+
+    /// Room for one more, if there is any.
+    #[must_use]
+    pub fn room(&self) -> Option<Room> {
+        self.inner.room.clone().try_acquire_owned().ok().map(Room)
+    }
+
+    /// Starts the command of a call whose `tool.started` is committed, and follows it as long as the lease is held.
+    pub(crate) fn start(
+        &self,
+        activity: Activity,
+        shell: &ShellCommand,
+        traceparent: String,
+        lease: Lease,
+        room: Room,
+    ) -> io::Result<()> {
+        let files = self.files(&activity);
+        files.create(&Meta { home: Home::here(), traceparent: traceparent.clone() })?;
+        let lock = files.lock()?.ok_or_else(|| io::Error::other("somebody follows this activity already"))?;
+        let mut child = supervisor::spawn(activity.call, files.dir(), shell)?;
+        let exited = Arc::new(Notify::new());
+        let rung = exited.clone();
+        tokio::spawn(async move {
+            // How it ended is in its files; waiting only takes it off the process table.
+            let _ = child.wait().await;
+            rung.notify_one();
+        });
+        self.follow(activity, files, traceparent, lease, lock, exited, Some(room));
+        Ok(())
+    }
+
+    /// Takes up an activity that somebody else started and follows it to its end, or says that it is lost.
+    ///
+    /// # Errors
+    /// If its files can't be used.
+    pub(crate) fn attach(&self, activity: Activity, traceparent: String, lease: Lease) -> io::Result<Attached> {
+        let files = self.files(&activity);
+        let meta = files.meta();
+        if let Some(meta) = &meta
+            && !can_judge(&meta.home, &files, activity.deadline)
+        {
+            return Ok(Attached::Elsewhere);
+        }
+        if meta.is_none() {
+            // It never came to run, or its workspace is gone: followed from empty files, its end is that it is lost.
+            files.create(&Meta { home: Home::here(), traceparent: traceparent.clone() })?;
+        }
+        let Some(lock) = files.lock()? else { return Ok(Attached::Held) };
+        tracing::info!(run_id = %activity.run, call = %activity.call, "taking up an activity");
+        metrics::counter!("tool_executor_reattached_total").increment(1);
+        let traceparent = meta.map_or(traceparent, |meta| meta.traceparent);
+        let room = self.room();
+        self.follow(activity, files, traceparent, lease, lock, Arc::new(Notify::new()), room);
+        Ok(Attached::Following)
+    }
+
+    /// Ends all activities of a run that this executor follows.
+    pub fn cancel_run(&self, run: RunId) {
+        for (of, wanted) in self.live().values() {
+            if *of == run {
+                wanted.cancel();
+            }
+        }
+    }
+
+    /// Whether this executor follows the call.
+    #[must_use]
+    pub fn follows(&self, call: CallId) -> bool {
+        self.live().contains_key(&call)
+    }
+
+    /// Calls with files of an activity of which the end was not published, by run: what an executor may have left behind.
+    #[must_use]
+    pub fn left_behind(&self) -> Vec<(RunId, CallId)> {
+        let folders = |path: &std::path::Path| std::fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+        let mut found = Vec::new();
+        for run in folders(self.inner.workspaces.root()) {
+            let Some(run_id) = run.file_name().to_str().and_then(|name| name.parse::<RunId>().ok()) else { continue };
+            for call in folders(&run.path().join(crate::workspace::RESERVED)) {
+                let Some(call_id) = call.file_name().to_str().and_then(|name| name.parse::<CallId>().ok()) else {
+                    continue;
+                };
+                let files = Files::new(&self.inner.workspaces.of(run_id), call_id);
+                if files.exist() && !files.is_done() {
+                    found.push((run_id, call_id));
+                }
+            }
+        }
+        found
+    }
+
+    fn files(&self, activity: &Activity) -> Files {
+        Files::new(&self.inner.workspaces.of(activity.run), activity.call)
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<CallId, (RunId, CancellationToken)>> {
+        self.inner.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a follower holds, from its two callers above")]
+    fn follow(
+        &self,
+        activity: Activity,
+        files: Files,
+        traceparent: String,
+        lease: Lease,
+        lock: File,
+        exited: Arc<Notify>,
+        room: Option<Room>,
+    ) {
+        let wanted = CancellationToken::new();
+        self.live().insert(activity.call, (activity.run, wanted.clone()));
+        let (sender, over_cap) = watch::channel(false);
+        let follow = Follow {
+            files: files.clone(),
+            activity: activity.clone(),
+            publisher: self.inner.publisher.clone(),
+            traceparent,
+            cap: self.inner.limits.output_cap,
+            over_cap: sender,
+            exited,
+            lock,
+        };
+        let _registered = Registered { activities: self.clone(), call: activity.call };
+        let activities = self.clone();
+        let follower = Follower { activities, activity, files, lease, wanted, over_cap, _registered, _room: room };
+        self.inner.shutdown.spawn(follower.run(follow));
+        metrics::gauge!("tool_executor_activities").set(self.live().len() as f64);
+    }
+}
+
+impl std::fmt::Debug for Activities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Activities").field("limits", &self.inner.limits).finish_non_exhaustive()
+    }
+}
+
+impl Follower {
+    /// Follows until the activity's end is published, or the lease is lost, or this executor stops: then the command goes
+    /// on, and whoever takes the lease follows it.
+    async fn run(self, follow: Follow) {
+        let call = self.activity.call;
+        let stopping = self.activities.inner.shutdown.stopping();
+        let following = async { Tail::begin(follow).await?.follow().await };
+        let outcome = tokio::select! {
+            outcome = following => Some(outcome),
+            () = self.lease.lost() => None,
+            () = stopping.cancelled() => None,
+            never = self.guard() => match never {},
+        };
+        match outcome {
+            Some(Ok(exit)) => self.ended(&exit),
+            Some(Err(error)) => {
+                tracing::error!(run_id = %self.activity.run, %call, %error, "an activity can't be followed; it will be taken up again");
+            }
+            None => tracing::info!(run_id = %self.activity.run, %call, "letting go of an activity, which goes on"),
+        }
+        self.lease.release().await;
+    }
+
+    fn ended(&self, exit: &Exit) {
+        let Activity { run, call, tool, .. } = &self.activity;
+        tracing::info!(run_id = %run, %call, tool, reason = exit.reason, code = ?exit.code, signal = ?exit.signal, bytes = exit.bytes, "an activity ended");
+        let labels = [("tool", tool.clone()), ("outcome", exit.reason.clone())];
+        metrics::counter!("tool_executor_activities_ended_total", &labels).increment(1);
+    }
+
+    /// Ends the command when there is a reason to. Its exit is found and published by the tail, as any other.
+    async fn guard(&self) -> std::convert::Infallible {
+        let mut over_cap = self.over_cap.clone();
+        let reason = tokio::select! {
+            () = self.wanted.cancelled() => "cancelled",
+            () = self.no_longer_wanted() => "cancelled",
+            () = until(self.activity.deadline) => "timeout",
+            Ok(_) = over_cap.wait_for(|over| *over) => "output_cap",
+        };
+        tail::end(&self.files, &self.activity, reason, self.activities.inner.limits.kill_grace).await;
+        std::future::pending().await
+    }
+
+    /// Waits until the run is ending or does not know the call any more.
+    async fn no_longer_wanted(&self) {
+        loop {
+            tokio::time::sleep(STILL_WANTED).await;
+            match self.activities.inner.engine.load(self.activity.run).await {
+                Ok(Some(state)) if state.ending.is_none() && state.calls.contains_key(&self.activity.call) => {}
+                Ok(_) => return,
+                // Nothing is known: let it go on.
+                Err(error) => tracing::debug!(%error, "could not look up whether an activity is still wanted"),
+            }
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.activities.live().remove(&self.call);
+        metrics::gauge!("tool_executor_activities").set(self.activities.live().len() as f64);
+    }
+}
+
+/// Whether this process can tell what became of an activity: it is over, its processes are in sight, or they must be gone.
+fn can_judge(home: &Home, files: &Files, deadline: Timestamp) -> bool {
+    let here = Home::here();
+    let restarted = home.host == here.host;
+    let overdue = deadline.checked_add(FOREIGN_MARGIN).is_ok_and(|until| Timestamp::now() > until);
+    files.exit_status().is_some() || home.pids == here.pids || restarted || overdue
+}
+
+async fn until(time: Timestamp) {
+    let left = time.duration_since(Timestamp::now());
+    tokio::time::sleep(Duration::try_from(left).unwrap_or_default()).await;
+}

@@ -1,0 +1,78 @@
+//! What the tool-executor can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use service::Common;
+
+/// Configuration of the tool-executor. Its folders `workspaces`, `agents_dir` and `policies_dir` are among the common keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The keys that every service has.
+    #[serde(flatten)]
+    pub common: Common,
+    /// Folder of the repositories that `repo.checkout` may take; what is in it, agents may have.
+    pub checkout_root: PathBuf,
+    /// Folder with a file for each secret; empty for none. `ESC_SECRET_<NAME>` in the environment is the other way.
+    pub secrets_dir: PathBuf,
+    /// Where it runs, for policies: such as `production`.
+    pub environment: String,
+    /// Calls carried out at once.
+    pub concurrency: usize,
+    /// Activities that this instance starts at once.
+    pub activities: usize,
+    /// Bytes of an activity's output, beyond which it is ended.
+    pub output_cap: u64,
+    /// Milliseconds from TERM to KILL.
+    pub kill_grace_ms: u64,
+    /// Bytes of an HTTP answer that are read at most.
+    pub http_cap: usize,
+    /// Bytes that `file.read` and `file.write` move at most.
+    pub file_cap: u64,
+    /// Variables of this process's environment that commands get, beside `PATH`, `LANG` and `HOME`.
+    pub env_allow: Vec<String>,
+    /// Files that a command may have open.
+    pub open_files: u64,
+    /// Largest file that a command may write, in bytes; 0 is no limit.
+    pub file_bytes: u64,
+    /// Seconds after which the calls of an executor that died may be taken up by another.
+    pub lease_seconds: u64,
+    /// Seconds for which the outcome of a call in doubt is asked for; after that it counts as unknown.
+    pub doubt_seconds: u64,
+}
+
+impl Config {
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_secs(self.lease_seconds.max(1))
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            common: Common::for_service("tool-executor"),
+            checkout_root: ".local/repositories".into(),
+            secrets_dir: PathBuf::new(),
+            environment: String::new(),
+            concurrency: 64,
+            activities: 32,
+            output_cap: 64 << 20,
+            kill_grace_ms: 5000,
+            http_cap: 4 << 20,
+            file_cap: 4 << 20,
+            env_allow: vec!["TZ".to_owned()],
+            open_files: 4096,
+            file_bytes: 8 << 30,
+            lease_seconds: 5,
+            doubt_seconds: 900,
+        }
+    }
+}
+
+impl AsRef<Common> for Config {
+    fn as_ref(&self) -> &Common {
+        &self.common
+    }
+}

@@ -1,0 +1,289 @@
+//! From a doorbell to what is done about a call.
+//!
+//! A message only says where to look: what is to be done follows from the run as the log has it. Whoever holds the lease
+//! `call/<id>` works on the call; if that lies, the log settles it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bus::{Delivery, HandlerResult, Outcome};
+use engine::{Engine, Lease, SubmitError};
+use futures::future::join_all;
+use kernel::call::{Approval, Call, CallFailure, CallStatus};
+use kernel::command::{Command, DenyCall, FailCall, StartCall};
+use kernel::tool::CallKind;
+use kernel::{Block, CallId, Rejection, RunState, Trust};
+use service::Tracer;
+
+use crate::activity::{Activities, Activity};
+use crate::doorbell::Doorbell;
+use crate::pipeline::{Pipeline, Ready, Verdict};
+use crate::registry::Refusal;
+use crate::results::Results;
+use crate::task::Task;
+use crate::tools::{Builtin, Tools};
+
+/// When a call that somebody else works on is looked at again.
+const HELD_AGAIN: Duration = Duration::from_secs(2);
+/// Turns that one call may take in one go: a recovery that leads to a start that leads to a doubt, and again.
+const MAX_ROUNDS: usize = 4;
+/// How long an outcome that is known goes on being recorded.
+pub(crate) const RECORD_WITHIN: Duration = Duration::from_secs(60);
+
+/// Does what is to be done about calls.
+pub(crate) struct Dispatcher {
+    pub engine: Engine,
+    pub pipeline: Pipeline,
+    pub tools: Tools,
+    pub results: Results,
+    pub activities: Activities,
+    pub tracer: Tracer,
+    /// This process, among its like.
+    pub instance: String,
+    pub lease: Duration,
+    /// How long a call in doubt is asked about.
+    pub doubt: Duration,
+    /// Calls that this process works on.
+    pub claimed: Mutex<HashSet<CallId>>,
+}
+
+/// What comes of one turn of a call.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Nothing more to do now.
+    Done(Outcome),
+    /// The call stands elsewhere now: look at it again.
+    Again,
+}
+
+impl Next {
+    pub const ACK: Self = Self::Done(Outcome::Ack);
+}
+
+/// Keeps a call from being worked on twice by one process.
+struct Claim<'a> {
+    claimed: &'a Mutex<HashSet<CallId>>,
+    call: CallId,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.call);
+    }
+}
+
+impl Dispatcher {
+    /// Handles a message.
+    pub async fn handle(&self, delivery: &Delivery) -> HandlerResult {
+        let bell = match Doorbell::read(delivery) {
+            Ok(bell) => bell,
+            Err(reason) => return Ok(Outcome::dead(reason)),
+        };
+        let loaded = match bell.seq {
+            Some(seq) => self.engine.load_at_least(bell.run, seq).await,
+            None => self.engine.load(bell.run).await,
+        };
+        let state = match loaded {
+            Ok(Some(state)) => state,
+            Ok(None) => return Ok(Outcome::dead("there is no such run")),
+            Err(error) => return settle_error(error.into()),
+        };
+        let calls = bell.calls(&state);
+        let outcomes = join_all(calls.into_iter().map(|call| self.take(&bell, &state, call))).await;
+        // One message, one answer: what asks to be tried again wins.
+        let mut answer = Outcome::Ack;
+        for outcome in outcomes {
+            match outcome.or_else(settle_error)? {
+                Outcome::Ack => {}
+                other => answer = other,
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Works on one call until there is nothing more to do about it now.
+    async fn take(&self, bell: &Doorbell, state: &Arc<RunState>, call_id: CallId) -> Result<Outcome, SubmitError> {
+        let Some(call) = state.calls.get(&call_id) else { return Ok(Outcome::Ack) };
+        if is_instant(call) && is_open(call) && !state.paused {
+            let task = self.task(state.clone(), call.clone(), bell);
+            if let Next::Done(outcome) = self.dispatch(&task, &mut None).await? {
+                return Ok(outcome);
+            }
+        }
+        let Some(_claim) = self.claim(call_id) else { return Ok(held(call)) };
+        let acquired = self.engine.leases().acquire(&format!("call/{call_id}"), &self.instance, self.lease).await?;
+        let Some(lease) = acquired else { return Ok(held(call)) };
+        let mut lease = Some(lease);
+        let outcome = self.rounds(bell, call_id, &mut lease).await;
+        if let Some(lease) = lease {
+            lease.release().await;
+        }
+        outcome
+    }
+
+    async fn rounds(
+        &self,
+        bell: &Doorbell,
+        call_id: CallId,
+        lease: &mut Option<Lease>,
+    ) -> Result<Outcome, SubmitError> {
+        for _ in 0..MAX_ROUNDS {
+            // Only now is it certain that nobody else is at it, so only now the state counts.
+            let Some(state) = self.engine.load(bell.run).await? else { return Ok(Outcome::Ack) };
+            let Some(call) = state.calls.get(&call_id).cloned() else { return Ok(Outcome::Ack) };
+            let held_back = state.paused || state.ending.is_some();
+            let task = self.task(state, call, bell);
+            let next = match task.call.status {
+                CallStatus::AwaitingApproval => Next::ACK,
+                // Its doorbell rings again when the run is resumed; an ending run has cancelled it.
+                CallStatus::Requested | CallStatus::Approved if held_back => Next::ACK,
+                CallStatus::Requested | CallStatus::Approved => self.dispatch(&task, lease).await?,
+                CallStatus::Started | CallStatus::InDoubt => self.recover(&task, lease).await?,
+            };
+            if let Next::Done(outcome) = next {
+                return Ok(outcome);
+            }
+        }
+        Ok(Outcome::retry("the call does not settle"))
+    }
+
+    /// Judges a call and does what comes of it.
+    pub async fn dispatch(&self, task: &Task, lease: &mut Option<Lease>) -> Result<Next, SubmitError> {
+        match self.pipeline.judge(&task.state, &task.call).await? {
+            Verdict::Refused(refusal) => self.refuse(task, refusal).await,
+            Verdict::Ask(approval) => self.ask(task, *approval).await,
+            Verdict::Go(ready) if ready.tool.spec.kind == CallKind::Activity => {
+                self.start_activity(task, &ready, lease).await
+            }
+            Verdict::Go(ready) => self.carry_out(task, &ready).await,
+        }
+    }
+
+    async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Next, SubmitError> {
+        let Refusal { code, words } = refusal;
+        task.ended("denied", Some((code, &words)));
+        let call_id = task.id();
+        let block = Block::new(words, Trust::System, "runtime");
+        let command = if task.call.is_started() {
+            // It can't be denied any more, only not be done again.
+            let failure = CallFailure { block, code: code.to_owned(), duration_ms: 0 };
+            Command::FailCall(FailCall { call_id, failure })
+        } else {
+            Command::DenyCall(DenyCall { call_id, code: code.to_owned(), reason: block })
+        };
+        self.record(task, command, "deny").await
+    }
+
+    async fn ask(&self, task: &Task, approval: Approval) -> Result<Next, SubmitError> {
+        if task.call.is_started() {
+            let words = "the policies ask a person by now, and it may have happened already: it is not done again";
+            return self.refuse(task, Refusal::new("policy", words)).await;
+        }
+        task.ended("asked", None);
+        let step = format!("ask/{}", approval.approval_id);
+        self.record(task, Command::AskApproval(Box::new(approval)), &step).await
+    }
+
+    /// Commits `tool.started`. The state after it, or what else is to be done.
+    pub async fn start(&self, task: &Task, ready: &Ready) -> Result<Result<Arc<RunState>, Next>, SubmitError> {
+        let executor = self.instance.clone();
+        let command = Command::StartCall(StartCall { call_id: task.id(), executor, binding: ready.binding.clone() });
+        // Of one process, since the second of two starts would otherwise be taken for the first one's echo.
+        let step = format!("start/{}/{}", task.call.attempts + 1, self.instance);
+        match self.engine.submit(task.state.run_id, command, task.key(&step), task.cause()).await {
+            Ok(committed) => Ok(Ok(committed.state)),
+            Err(SubmitError::Rejected(Rejection::GrantMismatch(_))) => {
+                Ok(Err(self.ask(task, ready.approval.clone()).await?))
+            }
+            Err(SubmitError::Rejected(rejection)) => {
+                tracing::info!(call = %task.id(), code = rejection.code(), "a call is not started");
+                Ok(Err(Next::ACK))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn start_activity(&self, task: &Task, ready: &Ready, lease: &mut Option<Lease>) -> Result<Next, SubmitError> {
+        let Some(room) = self.activities.room() else {
+            return Ok(Next::Done(Outcome::retry("as many activities as may are running here")));
+        };
+        let shell = match self.tools.shell_command(task.invocation(&ready.arguments, &ready.allow)) {
+            Ok(shell) => shell,
+            Err(error) => return self.refuse(task, Refusal::new(error.code, error.message)).await,
+        };
+        let started = match self.start(task, ready).await? {
+            Ok(state) => state,
+            Err(next) => return Ok(next),
+        };
+        let (Some(call), Some(lease)) = (started.calls.get(&task.id()), lease.take()) else { return Ok(Next::ACK) };
+        let activity = Activity::of(&started, call);
+        match self.activities.start(activity, &shell, task.span.traceparent(), lease, room) {
+            Ok(()) => {
+                task.ended("started", None);
+                Ok(Next::ACK)
+            }
+            Err(error) => {
+                let words = format!("the command could not be started: {error}");
+                task.ended("failed", Some(("spawn", &words)));
+                let block = Block::new(words, Trust::System, "runtime");
+                let failure = CallFailure { block, code: "spawn".to_owned(), duration_ms: 0 };
+                self.record(task, Command::FailCall(FailCall { call_id: task.id(), failure }), "end").await
+            }
+        }
+    }
+
+    /// Commits what is known. A rejection means that the call has gone another way meanwhile, and is final.
+    pub async fn record(&self, task: &Task, command: Command, step: &str) -> Result<Next, SubmitError> {
+        let policy = bus::retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2));
+        let submit = || {
+            let (command, key, cause) = (command.clone(), task.key(step), task.cause());
+            self.engine.submit(task.state.run_id, command, key, cause)
+        };
+        match bus::retry::when(policy.within(RECORD_WITHIN), SubmitError::is_transient, submit).await {
+            Ok(_) => Ok(Next::ACK),
+            Err(SubmitError::Rejected(rejection)) => {
+                let (call, command) = (task.id(), command.name());
+                tracing::info!(%call, command, code = rejection.code(), "came too late");
+                Ok(Next::ACK)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn task(&self, state: Arc<RunState>, call: Call, bell: &Doorbell) -> Task {
+        Task::new(&self.tracer, state, call, bell.seq, bell.traceparent.as_deref())
+    }
+
+    fn claim(&self, call: CallId) -> Option<Claim<'_>> {
+        let new = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(call);
+        (new && !self.activities.follows(call)).then_some(Claim { claimed: &self.claimed, call })
+    }
+}
+
+fn is_open(call: &Call) -> bool {
+    matches!(call.status, CallStatus::Requested | CallStatus::Approved)
+}
+
+/// Over at once, without effect: done without a lease, since doing it twice costs less than taking one.
+fn is_instant(call: &Call) -> bool {
+    !call.needs_start() && call.request.tool.parse() == Ok(Builtin::Echo)
+}
+
+/// Somebody is at it. If they fail before it has started, this message is what is left of it.
+fn held(call: &Call) -> Outcome {
+    if call.is_started() {
+        return Outcome::Ack;
+    }
+    Outcome::Defer { after: Some(HELD_AGAIN), reason: "another executor is at it".to_owned() }
+}
+
+/// What is down will be up again; what else fails is not the message's fault either, but must not go on for ever.
+fn settle_error(error: SubmitError) -> HandlerResult {
+    if error.is_transient() {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        Ok(Outcome::Defer { after: None, reason: format!("{error}{cause}") })
+    } else {
+        Err(error.into())
+    }
+}

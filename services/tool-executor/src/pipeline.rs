@@ -1,0 +1,209 @@
+//! What stands between a call that was asked for and its effect: registry, schema, policy.
+
+use std::sync::Arc;
+
+use engine::{Engine, EngineError};
+use jiff::Timestamp;
+use kernel::agent::{AgentSpec, Allow};
+use kernel::call::{Approval, Binding, Call};
+use kernel::units::{Duration, later};
+use kernel::{ApprovalId, Block, RunState, Trust};
+use policy::{Answer, BudgetLeft, Decision, PolicyStore, Request};
+use serde_json::{Map, Value};
+
+use crate::registry::{Refusal, Registry, Tool};
+use crate::tools::Means;
+
+/// Judges calls. Touches nothing.
+pub(crate) struct Pipeline {
+    pub engine: Engine,
+    pub registry: Registry,
+    pub policies: PolicyStore,
+    pub environment: String,
+}
+
+/// What may come of a call.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It may not happen.
+    Refused(Refusal),
+    /// Only if a person agrees to exactly this.
+    Ask(Box<Approval>),
+    /// It may happen.
+    Go(Box<Ready>),
+}
+
+/// A call that may happen.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub tool: Arc<Tool>,
+    pub means: Means,
+    pub arguments: Map<String, Value>,
+    /// What the agent's file allows by name.
+    pub allow: Allow,
+    /// What is dispatched, to be compared with what was granted.
+    pub binding: Binding,
+    /// What a person is asked if that comparison fails.
+    pub approval: Approval,
+}
+
+impl Pipeline {
+    /// Judges a call as the policies are now. Deny wins; what asks is satisfied by a grant for exactly this.
+    pub async fn judge(&self, state: &RunState, call: &Call) -> Result<Verdict, EngineError> {
+        let request = &call.request;
+        let checked = self.registry.find(&request.tool, &request.schema_digest).and_then(|tool| {
+            let means = tool.means()?.clone();
+            let arguments = tool.check(&request.arguments)?;
+            Ok((tool, means, arguments))
+        });
+        let (tool, means, arguments) = match checked {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Verdict::Refused(refusal)),
+        };
+        let agents = self.engine.agents();
+        let Some(version) = agents.by_digest(&state.tenant, &state.agent, &state.agent_digest).await? else {
+            let words = format!("the definition of the agent `{}` is not stored", state.agent);
+            return Ok(Verdict::Refused(Refusal::new("policy", words)));
+        };
+        let agent: &AgentSpec = &version.spec;
+        if !agent.tools.contains(&request.tool) {
+            let words = format!("the agent `{}` has no tool `{}`", state.agent, request.tool);
+            return Ok(Verdict::Refused(Refusal::new("unknown_tool", words)));
+        }
+        let decision = self.decide(state, call, &tool, &means, &arguments, &agent.allow);
+        let binding = Binding {
+            arguments: policy::digest(&request.arguments),
+            schema: tool.digest.clone(),
+            policy: decision.policy_version.clone(),
+        };
+        let approval = approval(state, call, &decision, &binding, agent.approval_expiry);
+        let granted = self.granted(state, call, &decision, &binding).await?;
+        Ok(match decision.answer {
+            Answer::Deny => Verdict::Refused(Refusal::new("policy", decision.explanation())),
+            Answer::Ask if granted.is_none() => Verdict::Ask(Box::new(approval)),
+            Answer::Ask | Answer::Allow => {
+                let (binding, allow) = (granted.unwrap_or(binding), agent.allow.clone());
+                Verdict::Go(Box::new(Ready { tool, means, arguments, allow, binding, approval }))
+            }
+        })
+    }
+
+    /// What the agent of a run allows by name; nothing if its definition can't be found.
+    pub async fn allow(&self, state: &RunState) -> Result<Allow, EngineError> {
+        let version = self.engine.agents().by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
+        Ok(version.map(|version| version.spec.allow.clone()).unwrap_or_default())
+    }
+
+    fn decide(
+        &self,
+        state: &RunState,
+        call: &Call,
+        tool: &Tool,
+        means: &Means,
+        arguments: &Map<String, Value>,
+        allow: &Allow,
+    ) -> Decision {
+        let request = &call.request;
+        let reach = means.reach(arguments, allow);
+        let arguments = Value::Object(arguments.clone());
+        let effect = effect(tool.spec.effect);
+        let bare =
+            Request::new(state.tenant.as_str(), &state.agent, &request.tool, means.kind(), effect, &arguments);
+        let now = Timestamp::now();
+        self.policies.current().decide(&Request {
+            idempotent: tool.spec.idempotent,
+            trust: trust(request.trust),
+            named_host: reach.named_host,
+            named_command: reach.named_command,
+            in_workspace: reach.in_workspace,
+            environment: &self.environment,
+            budget_left: budget_left(state, now),
+            now: Some(now),
+            ..bare
+        })
+    }
+
+    /// The binding of the grant, if there is one for these arguments and this tool. Policies that have changed since need
+    /// a new yes only if somebody else asks now than did then.
+    async fn granted(
+        &self,
+        state: &RunState,
+        call: &Call,
+        decision: &Decision,
+        binding: &Binding,
+    ) -> Result<Option<Binding>, EngineError> {
+        let same = |grant: &&kernel::call::Grant| {
+            grant.binding.arguments == binding.arguments && grant.binding.schema == binding.schema
+        };
+        let Some(grant) = call.grant.as_ref().filter(same) else { return Ok(None) };
+        if grant.binding.policy != binding.policy && decision.answer == Answer::Ask {
+            let asked = self.engine.reads().approval(&state.tenant, grant.approval_id).await?;
+            let asked = asked.map(|approval| approval.reasons).unwrap_or_default();
+            if reasons(decision).iter().any(|reason| !asked.contains(reason)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(grant.binding.clone()))
+    }
+}
+
+/// What a person is asked. Its id follows from what is asked and from what was asked before, so that whoever asks the same
+/// asks it once.
+fn approval(state: &RunState, call: &Call, decision: &Decision, binding: &Binding, expiry: Duration) -> Approval {
+    let request = &call.request;
+    let Binding { arguments, schema, policy } = binding;
+    let before = call.approval_id.map(|id| id.to_string()).unwrap_or_default();
+    let name = format!("approval/{}/{arguments}/{schema}/{policy}/{before}", request.call_id);
+    let question = format!("May `{}` be called with these arguments? {}", request.tool, decision.explanation());
+    Approval {
+        approval_id: ApprovalId::derive(state.run_id, &name),
+        call_id: Some(request.call_id),
+        question: Block::new(question, Trust::System, "policy"),
+        tool: Some(request.tool.clone()),
+        arguments: Some(request.arguments.clone()),
+        binding: binding.clone(),
+        trust: request.trust,
+        reasons: reasons(decision),
+        expires_at: later(Timestamp::now(), expiry),
+    }
+}
+
+fn reasons(decision: &Decision) -> Vec<String> {
+    decision.reasons.iter().map(|reason| format!("{}: {}", reason.policy, reason.text)).collect()
+}
+
+/// The policies count what is left; nothing is left of what is overdrawn.
+fn budget_left(state: &RunState, now: Timestamp) -> BudgetLeft {
+    let (limits, spent) = (&state.limits, &state.spent);
+    let tokens = spent.usage.input_tokens.saturating_add(spent.usage.output_tokens);
+    let age = u64::try_from(now.duration_since(state.created_at).as_secs()).unwrap_or_default();
+    let left = |limit: Option<u64>, spent: u64| limit.map(|limit| limit.saturating_sub(spent));
+    BudgetLeft {
+        turns: left(limits.turns.map(u64::from), spent.turns.into()),
+        tokens: left(limits.tokens, tokens),
+        cost_micro_usd: left(limits.cost_usd.map(kernel::budget::microusd), spent.usage.cost_microusd),
+        tool_calls: left(limits.tool_calls.map(u64::from), spent.tool_calls.into()),
+        wall_seconds: left(limits.wall.map(|wall| wall.as_millis() / 1000), age),
+    }
+}
+
+fn effect(effect: kernel::tool::Effect) -> policy::Effect {
+    use kernel::tool::Effect;
+    match effect {
+        Effect::Read => policy::Effect::Read,
+        Effect::Write => policy::Effect::Write,
+        Effect::External => policy::Effect::External,
+        Effect::Destructive => policy::Effect::Destructive,
+        Effect::Payment => policy::Effect::Payment,
+        Effect::Physical => policy::Effect::Physical,
+    }
+}
+
+fn trust(trust: Trust) -> policy::Trust {
+    match trust {
+        Trust::Untrusted => policy::Trust::Untrusted,
+        Trust::Trusted => policy::Trust::Trusted,
+        Trust::System => policy::Trust::System,
+        Trust::Operator => policy::Trust::Operator,
+    }
+}

@@ -1,0 +1,195 @@
+//! How each tool is carried out.
+
+mod artifact;
+mod checkout;
+mod file;
+mod http;
+mod shell;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use engine::Reads;
+use kernel::agent::Allow;
+use kernel::tool::HttpRequest;
+use kernel::{CallId, RunId, TenantId};
+use serde_json::{Map, Value};
+
+use crate::activity::ShellCommand;
+use crate::artifacts::ArtifactClient;
+use crate::egress::Egress;
+use crate::outcome::{Content, ToolError};
+use crate::secrets::Secrets;
+use crate::template::Places;
+use crate::workspace::Workspaces;
+
+pub(crate) use http::{Asked, Finding};
+pub use shell::ShellOptions;
+
+/// The functions that tools may be, by the names that tool files use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Builtin {
+    ShellRun,
+    HttpGet,
+    HttpRequest,
+    FileRead,
+    FileWrite,
+    RepoCheckout,
+    ArtifactRead,
+    Echo,
+}
+
+/// How a tool is carried out, ready to be.
+#[derive(Clone, Debug)]
+pub(crate) enum Means {
+    Builtin(Builtin),
+    Http(HttpRequest),
+}
+
+/// One call, as far as its tool needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Invocation<'a> {
+    pub tenant: &'a TenantId,
+    pub run: RunId,
+    pub call: CallId,
+    pub arguments: &'a Map<String, Value>,
+    pub idempotency_key: &'a str,
+    pub traceparent: &'a str,
+    /// What the agent's file allows by name.
+    pub allow: &'a Allow,
+    /// For one attempt.
+    pub timeout: Duration,
+}
+
+/// What a call would touch, for the policies. None of a kind: it touches none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    pub named_host: Option<bool>,
+    pub named_command: Option<bool>,
+    pub in_workspace: Option<bool>,
+}
+
+/// Carries tools out.
+pub(crate) struct Tools {
+    pub egress: Egress,
+    pub secrets: Secrets,
+    pub workspaces: Workspaces,
+    pub checkout_root: PathBuf,
+    pub file_cap: u64,
+    pub artifacts: ArtifactClient,
+    pub reads: Reads,
+    pub shell: ShellOptions,
+}
+
+impl FromStr for Builtin {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Ok(match name {
+            "shell.run" => Self::ShellRun,
+            "http.get" => Self::HttpGet,
+            "http.request" => Self::HttpRequest,
+            "file.read" => Self::FileRead,
+            "file.write" => Self::FileWrite,
+            "repo.checkout" => Self::RepoCheckout,
+            "artifact.read" => Self::ArtifactRead,
+            "test.echo" => Self::Echo,
+            _ => return Err(()),
+        })
+    }
+}
+
+impl Means {
+    /// As policies name it.
+    pub fn kind(&self) -> policy::ToolKind {
+        match self {
+            Self::Builtin(Builtin::ShellRun) => policy::ToolKind::Process,
+            Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) | Self::Http(_) => policy::ToolKind::Http,
+            Self::Builtin(_) => policy::ToolKind::Builtin,
+        }
+    }
+
+    /// What a call with these arguments would touch.
+    pub fn reach(&self, arguments: &Map<String, Value>, allow: &Allow) -> Reach {
+        let none = Reach::default();
+        let text = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
+        match self {
+            Self::Http(http) => Reach { named_host: Some(http::is_named(http, arguments, allow)), ..none },
+            Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) => {
+                Reach { named_host: Some(http::is_allowed(text("url"), allow)), ..none }
+            }
+            Self::Builtin(Builtin::ShellRun) => {
+                Reach { named_command: Some(shell::is_named(text("command"), allow)), ..none }
+            }
+            Self::Builtin(Builtin::FileRead | Builtin::FileWrite) => {
+                Reach { in_workspace: Some(crate::workspace::is_inside(text("path"))), ..none }
+            }
+            Self::Builtin(Builtin::RepoCheckout) => Reach { in_workspace: Some(true), ..none },
+            Self::Builtin(Builtin::ArtifactRead | Builtin::Echo) => none,
+        }
+    }
+}
+
+impl Tools {
+    /// Carries out one attempt of a call.
+    pub async fn run(&self, means: &Means, invocation: Invocation<'_>) -> Result<Content, ToolError> {
+        match means {
+            Means::Http(http) => http::templated(&self.egress, &self.secrets, http, invocation).await,
+            Means::Builtin(Builtin::HttpGet) => http::plain(&self.egress, reqwest::Method::GET, invocation).await,
+            Means::Builtin(Builtin::HttpRequest) => {
+                let method = text(invocation, "method").unwrap_or("POST").to_ascii_uppercase();
+                let method = method.parse().map_err(|_| ToolError::final_("invalid_arguments", "`method` is not an HTTP method"))?;
+                http::plain(&self.egress, method, invocation).await
+            }
+            Means::Builtin(Builtin::FileRead) => file::read(self.workspaces.of(invocation.run), self.file_cap, invocation).await,
+            Means::Builtin(Builtin::FileWrite) => file::write(self.workspaces.of(invocation.run), self.file_cap, invocation).await,
+            Means::Builtin(Builtin::RepoCheckout) => {
+                checkout::checkout(&self.checkout_root, self.workspaces.of(invocation.run), invocation).await
+            }
+            Means::Builtin(Builtin::ArtifactRead) => artifact::read(&self.artifacts, &self.reads, invocation).await,
+            Means::Builtin(Builtin::Echo) => echo(invocation),
+            Means::Builtin(Builtin::ShellRun) => {
+                Err(ToolError::final_("misconfigured", "`shell.run` is an activity; its tool file must say `kind: activity`"))
+            }
+        }
+    }
+
+    /// The command of an activity.
+    pub fn shell_command(&self, invocation: Invocation<'_>) -> Result<ShellCommand, ToolError> {
+        shell::command(&self.shell, &self.workspaces.of(invocation.run), invocation)
+    }
+
+    /// Asks whether a call has happened.
+    pub async fn probe(&self, probe: &kernel::tool::Probe, invocation: Invocation<'_>) -> Result<Asked, ToolError> {
+        http::probe(&self.egress, &self.secrets, probe, invocation).await
+    }
+
+    /// Whose request it is.
+    pub fn places<'a>(invocation: Invocation<'a>) -> Places<'a> {
+        Places { arguments: invocation.arguments, idempotency_key: invocation.idempotency_key }
+    }
+}
+
+/// Gives back what it was given: for load tests.
+fn echo(invocation: Invocation<'_>) -> Result<Content, ToolError> {
+    let value = Value::Object(invocation.arguments.clone());
+    let mut content = Content::outside(value.to_string().into_bytes(), "application/json");
+    content.value = Some(value);
+    Ok(content)
+}
+
+/// A text argument.
+fn text<'a>(invocation: Invocation<'a>, name: &str) -> Option<&'a str> {
+    invocation.arguments.get(name).and_then(Value::as_str)
+}
+
+/// A text argument that must be there. The schema says so too; a tool file may be wrong.
+fn required<'a>(invocation: Invocation<'a>, name: &str) -> Result<&'a str, ToolError> {
+    text(invocation, name).ok_or_else(|| ToolError::final_("invalid_arguments", format!("`{name}` is missing or no text")))
+}
+
+/// A whole number, if it is given.
+fn number(invocation: Invocation<'_>, name: &str) -> Option<u64> {
+    invocation.arguments.get(name).and_then(Value::as_u64)
+}
