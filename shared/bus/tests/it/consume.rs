@@ -7,7 +7,7 @@ use bus::testing::TestBus;
 use bus::{BusError, ConsumeOptions, Delivery, Outcome, Outgoing, header, subject};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Notes, impatient, runnable, settled, until, within};
+use crate::support::{Notes, holds, impatient, runnable, settled, until, within};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -206,8 +206,7 @@ async fn deferring_costs_no_attempt_and_stops_the_pulling() {
         .unwrap();
     bus.publisher().publish_all(["a", "b", "c", "d"].map(runnable).to_vec()).await;
     until("the first deferral", async || calls.load(Ordering::SeqCst) > 4).await;
-    let status = bus.consumer_status("planner").await.unwrap();
-    assert_eq!((status.pending, status.unacknowledged), (2, 2));
+    holds(&bus, "planner", 2).await;
     let mut notes = notes.wait_for(4).await;
     notes.sort();
     assert_eq!(notes, ["a 1", "b 1", "c 1", "d 1"]);
@@ -247,7 +246,7 @@ async fn runs_no_more_handlers_than_allowed_and_takes_no_more_than_it_can_hold()
     bus.publisher().publish_all((0..20).map(|n| runnable(&n.to_string())).collect()).await;
     until("three handlers", async || running.load(Ordering::SeqCst) == 3).await;
     until("two in line", async || bus.consumer_status("planner").await.unwrap().unacknowledged == 5).await;
-    assert_eq!(bus.consumer_status("planner").await.unwrap().pending, 15);
+    holds(&bus, "planner", 15).await;
     gate.send_replace(true);
     notes.wait_for(20).await;
     assert_eq!(most.load(Ordering::SeqCst), 3);

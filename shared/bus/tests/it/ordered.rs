@@ -4,17 +4,28 @@ use std::time::Duration;
 use bus::testing::TestBus;
 use bus::{Bus, Delivery, OrderedOptions, OrderedPull, PARTITIONS, Subject};
 
-use crate::support::{frame, impatient, within};
+use crate::support::{frame, impatient, until, within};
 
 /// Which partition a call's frames are in.
 async fn partition_of(bus: &Bus, call: &str) -> u8 {
     bus.publisher().publish(frame(call, 0)).await.unwrap();
-    for partition in 0..PARTITIONS {
-        if bus.consumer_status(&format!("observer-{partition}")).await.unwrap().pending > 0 {
-            return partition;
+    within("a partition that has the frame", async {
+        loop {
+            if let Some(partition) = pending(bus).await.iter().position(|pending| *pending > 0) {
+                return u8::try_from(partition).unwrap();
+            }
         }
+    })
+    .await
+}
+
+/// How many messages each partition holds.
+async fn pending(bus: &Bus) -> Vec<u64> {
+    let mut all = Vec::new();
+    for partition in 0..PARTITIONS {
+        all.push(bus.consumer_status(&format!("observer-{partition}")).await.unwrap().pending);
     }
-    panic!("no partition has the frame");
+    all
 }
 
 async fn follow(bus: &Bus, partition: u8) -> OrderedPull {
@@ -44,8 +55,8 @@ async fn every_call_is_in_one_partition_and_in_order() {
     let frames = (0..50).flat_map(|offset| (0..20).map(move |call| frame(&format!("c{call}"), offset))).collect();
     assert!(bus.publisher().publish_all(frames).await.iter().all(Result::is_ok));
     let mut calls: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for partition in 0..PARTITIONS {
-        let mut left = bus.consumer_status(&format!("observer-{partition}")).await.unwrap().pending;
+    until("every message counted", async || pending(&bus).await.iter().sum::<u64>() == 1_000).await;
+    for (partition, mut left) in (0..PARTITIONS).zip(pending(&bus).await) {
         let mut pull = follow(&bus, partition).await;
         let mut here: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         while left > 0 {
@@ -84,10 +95,7 @@ async fn a_successor_goes_on_after_the_last_acknowledgement_without_waiting() {
     assert_eq!(offsets(&seen), (10..50).collect::<Vec<_>>());
     second.ack_through(seen.last().unwrap().stream_seq).await.unwrap();
     let consumer = format!("observer-{partition}");
-    crate::support::until("all acknowledged", async || {
-        bus.consumer_status(&consumer).await.unwrap().unacknowledged == 0
-    })
-    .await;
+    until("all acknowledged", async || bus.consumer_status(&consumer).await.unwrap().unacknowledged == 0).await;
     bus.end().await.unwrap();
 }
 
@@ -99,7 +107,7 @@ async fn what_is_delivered_again_is_passed_over_and_can_still_be_acknowledged() 
     let mut pull = follow(&bus, partition).await;
     let first = read_through(&mut pull, 0).await;
     // Nothing is acknowledged, so the server delivers it again after a second; it doesn't show.
-    crate::support::until("a redelivery", async || {
+    until("a redelivery", async || {
         let quiet = tokio::time::timeout(Duration::from_millis(300), pull.next()).await;
         assert!(quiet.is_err(), "a message was handed out twice");
         bus.consumer_status(&consumer).await.unwrap().redelivered > 0
@@ -110,7 +118,7 @@ async fn what_is_delivered_again_is_passed_over_and_can_still_be_acknowledged() 
     assert_eq!(offsets(&second), [1]);
     pull.ack_through(first[0].stream_seq).await.unwrap();
     pull.ack_through(second[0].stream_seq).await.unwrap();
-    crate::support::until("all acknowledged", async || {
+    until("all acknowledged", async || {
         // Goes on reading: an acknowledgement that came too early is sent again with the next delivery.
         let _ = tokio::time::timeout(Duration::from_millis(100), pull.next()).await;
         bus.consumer_status(&consumer).await.unwrap().unacknowledged == 0

@@ -32,7 +32,7 @@ async fn finishes_what_it_began_and_returns_the_rest_at_once() {
         .unwrap();
     bus.publisher().publish_all((0..6).map(|n| runnable(&n.to_string())).collect()).await;
     notes.wait_for(2).await;
-    until("all taken", async || bus.consumer_status("planner").await.unwrap().pending == 0).await;
+    until("all taken", async || bus.consumer_status("planner").await.unwrap().unacknowledged == 6).await;
 
     token.cancel();
     let other = Notes::default();

@@ -68,6 +68,11 @@ impl Notes {
     }
 }
 
+/// Waits until the server holds so many messages for the consumer. It counts a message in a while after it stored it.
+pub async fn holds(bus: &Bus, consumer: &str, pending: u64) {
+    until("the count of messages", async || bus.consumer_status(consumer).await.unwrap().pending == pending).await;
+}
+
 /// Waits until the consumer has nothing left. The server takes acknowledgements in a while after it received them.
 pub async fn settled(bus: &Bus, consumer: &str) {
     until("every acknowledgement", async || {
