@@ -1,1 +1,51 @@
-//! engine
+//! The one door: every change of a run goes `Command -> decide -> Events -> append -> publish`, and it goes through here.
+//!
+//! [`Engine::submit`] is all that a service calls. Inside, a task takes what has queued up, loads the runs' snapshots in one
+//! round trip, decides in memory, and commits all of it in one statement; snapshots and publishing follow behind the reply.
+//! A lost race is reloaded from the log and decided again.
+//!
+//! | to change | open |
+//! | --- | --- |
+//! | how commands are gathered and decided | `batch.rs` |
+//! | what is written, and how | `append.rs`, `projection.rs`, `schemas/postgres/` |
+//! | how a run is loaded | `load.rs`, `snapshot.rs` |
+//! | how events leave | `outbox.rs` |
+//! | how waits meet outside events | `externals.rs`, `lookback.rs`, `matching.rs` |
+
+mod agents;
+mod append;
+mod batch;
+mod catalog;
+mod digest;
+mod engine;
+mod error;
+mod externals;
+mod idempotency;
+mod leases;
+mod load;
+mod lookback;
+mod matching;
+mod migrate;
+mod observers;
+mod options;
+mod outbox;
+mod projection;
+mod reads;
+mod snapshot;
+pub mod testing;
+mod timers;
+
+pub use crate::engine::{Committed, Engine};
+pub use agents::*;
+pub use catalog::*;
+pub use error::{EngineError, SubmitError};
+pub use externals::*;
+pub use idempotency::*;
+pub use leases::*;
+pub use matching::*;
+pub use migrate::migrate;
+pub use observers::*;
+pub use options::EngineOptions;
+pub use outbox::{Outbox, Swept};
+pub use reads::*;
+pub use timers::*;

@@ -1,0 +1,110 @@
+//! What is remembered of agents, so that an event from outside costs no query.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use kernel::{TenantId, agent::Trigger};
+
+use super::AgentVersion;
+use crate::{externals::wants_type, matching::Filter};
+
+/// How long triggers are believed.
+const FRESH: Duration = Duration::from_secs(1);
+/// Definitions, and tenants, that are remembered at most.
+const MOST: usize = 1024;
+
+/// A trigger of an agent, ready to be tried.
+#[derive(Clone, Debug)]
+pub struct AgentTrigger {
+    /// The agent that it starts.
+    pub agent: Arc<AgentVersion>,
+    /// Which of the agent's triggers, from 0.
+    pub index: usize,
+    /// The filter; none if it takes every event of the type.
+    pub filter: Option<Filter>,
+}
+
+impl AgentTrigger {
+    /// The triggers of a definition. One whose filter this version cannot compile is left out.
+    pub(super) fn all_of(agent: &Arc<AgentVersion>) -> Vec<Self> {
+        let compile = |(index, trigger): (usize, &Trigger)| {
+            let filter = trigger.filter.as_deref().map(Filter::compile).transpose();
+            let filter = filter.inspect_err(|error| {
+                tracing::error!(
+                    agent = agent.name,
+                    index,
+                    error = error as &dyn std::error::Error,
+                    "a trigger is left out"
+                );
+            });
+            Some(Self { agent: Arc::clone(agent), index, filter: filter.ok()? })
+        };
+        agent.spec.triggers.iter().enumerate().filter_map(compile).collect()
+    }
+
+    /// What the agent's file says.
+    #[must_use]
+    pub fn trigger(&self) -> Option<&Trigger> {
+        self.agent.spec.triggers.get(self.index)
+    }
+
+    /// Whether it is for events of this type. Whether the filter holds is another question.
+    #[must_use]
+    pub fn wants(&self, event_type: &str) -> bool {
+        self.trigger().is_some_and(|trigger| wants_type(&trigger.on, event_type))
+    }
+}
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    versions: Mutex<HashMap<(TenantId, String), Arc<AgentVersion>>>,
+    triggers: Mutex<HashMap<TenantId, (Instant, Arc<[AgentTrigger]>)>>,
+    reading: tokio::sync::Mutex<()>,
+}
+
+impl Cache {
+    pub(super) fn version(&self, tenant: &TenantId, digest: &str) -> Option<Arc<AgentVersion>> {
+        lock(&self.versions).get(&(tenant.clone(), digest.to_owned())).cloned()
+    }
+
+    pub(super) fn keep_version(&self, tenant: &TenantId, version: &Arc<AgentVersion>) {
+        let mut versions = lock(&self.versions);
+        make_room(&mut versions);
+        versions.insert((tenant.clone(), version.digest.clone()), Arc::clone(version));
+    }
+
+    pub(super) fn triggers(&self, tenant: &TenantId) -> Option<Arc<[AgentTrigger]>> {
+        let triggers = lock(&self.triggers);
+        let (since, known) = triggers.get(tenant)?;
+        (since.elapsed() < FRESH).then(|| Arc::clone(known))
+    }
+
+    pub(super) fn keep_triggers(&self, tenant: &TenantId, known: &Arc<[AgentTrigger]>) {
+        let mut triggers = lock(&self.triggers);
+        make_room(&mut triggers);
+        triggers.insert(tenant.clone(), (Instant::now(), Arc::clone(known)));
+    }
+
+    pub(super) fn forget_triggers(&self, tenant: &TenantId) {
+        lock(&self.triggers).remove(tenant);
+    }
+
+    pub(super) async fn reading(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.reading.lock().await
+    }
+}
+
+/// Forgets everything rather than grow: it is read again when it is wanted.
+fn make_room<K, V>(known: &mut HashMap<K, V>) {
+    if known.len() >= MOST {
+        known.clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

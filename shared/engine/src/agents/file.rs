@@ -1,0 +1,279 @@
+//! Agent files: what people write, and what is wrong with it, by line and column.
+
+use std::collections::BTreeSet;
+
+use kernel::agent::{AgentSpec, ObserveRule, Trigger};
+use serde::de::DeserializeOwned;
+
+use crate::matching::Filter;
+
+/// The largest file that is taken, in bytes.
+pub const MAX_FILE_BYTES: usize = 256 * 1024;
+
+/// What is wrong with an agent file or a tool file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}", place(*.line, *.column))]
+pub struct AgentFileError {
+    /// Line, from 1; none when it is about the file as a whole.
+    pub line: Option<u64>,
+    /// Column, from 1.
+    pub column: Option<u64>,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+fn place(line: Option<u64>, column: Option<u64>) -> String {
+    match (line, column) {
+        (Some(line), Some(column)) => format!("line {line}, column {column}: "),
+        _ => String::new(),
+    }
+}
+
+/// Reads an agent file.
+///
+/// # Errors
+/// With line and column, when it is no YAML, has a field that does not exist, or says what cannot be.
+pub fn parse(yaml: &str) -> Result<AgentSpec, AgentFileError> {
+    let spec: AgentSpec = read_yaml(yaml)?;
+    match problem(&spec) {
+        Some(problem) => Err(problem.place_in(yaml)),
+        None => Ok(spec),
+    }
+}
+
+/// Reads a document into its type, within bounds on its size.
+pub(crate) fn read_yaml<T: DeserializeOwned>(yaml: &str) -> Result<T, AgentFileError> {
+    if yaml.len() > MAX_FILE_BYTES {
+        let message =
+            format!("the file is {} bytes, more than the {MAX_FILE_BYTES} that are taken: shorten it", yaml.len());
+        return Err(AgentFileError { line: None, column: None, message });
+    }
+    let options = serde_saphyr::options! { with_snippet: false };
+    serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
+        let at = error.location();
+        let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+        AgentFileError {
+            line: at.map(|at| at.line()),
+            column: at.map(|at| at.column()),
+            message: without_place(&text).to_owned(),
+        }
+    })
+}
+
+/// The parser says the place once more at one end of its message.
+fn without_place(text: &str) -> &str {
+    let text = text.rsplit_once(" at line ").map_or(text, |(message, _)| message);
+    text.trim()
+}
+
+/// Something in a file that reads well and cannot be.
+pub(crate) struct Problem<'a> {
+    /// The text that is wrong, to be looked for in the file.
+    text: &'a str,
+    message: String,
+}
+
+impl<'a> Problem<'a> {
+    pub(crate) fn new(text: &'a str, message: impl Into<String>) -> Self {
+        Self { text, message: message.into() }
+    }
+
+    /// Says where in the file it is: where the text first stands, as far as it is written there as it was read.
+    pub(crate) fn place_in(self, yaml: &str) -> AgentFileError {
+        let first_line = self.text.lines().next().map(str::trim).filter(|line| !line.is_empty());
+        let before = first_line.and_then(|line| yaml.find(line)).map(|at| &yaml[..at]);
+        let line = before.map(|before| before.matches('\n').count() + 1);
+        let column = before.map(|before| before.rsplit('\n').next().unwrap_or(before).chars().count() + 1);
+        let number = |count: Option<usize>| count.and_then(|count| u64::try_from(count).ok());
+        AgentFileError { line: number(line), column: number(column), message: self.message }
+    }
+}
+
+fn problem(spec: &AgentSpec) -> Option<Problem<'_>> {
+    if !is_name(&spec.name) {
+        return Some(Problem::new(&spec.name, "`name` must be 1 to 63 of a-z, 0-9 and `-`, and not begin with `-`"));
+    }
+    if spec.instructions.trim().is_empty() {
+        return Some(Problem::new("instructions", "`instructions` are empty: say what the agent is to do"));
+    }
+    model_problem(spec)
+        .or_else(|| names_problem(spec))
+        .or_else(|| spec.triggers.iter().find_map(trigger_problem))
+        .or_else(|| spec.observe.iter().find_map(observe_problem))
+        .or_else(|| amounts_problem(spec))
+}
+
+pub(crate) fn is_name(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && !text.starts_with('-')
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+fn model_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
+    let models = spec.model.all();
+    if models.is_empty() {
+        return Some(Problem::new("model", "`model` is empty: name at least one, as `provider:model`"));
+    }
+    let fits =
+        |model: &str| model.split_once(':').is_some_and(|(provider, name)| !provider.is_empty() && !name.is_empty());
+    let bad = models.iter().find(|model| !fits(model))?;
+    Some(Problem::new(
+        bad,
+        format!("`{bad}` is not a model: write `provider:model`, such as `openai:gpt-5` or `scripted:demo`"),
+    ))
+}
+
+fn names_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
+    let mut seen = BTreeSet::new();
+    for tool in &spec.tools {
+        if !is_tool_name(tool) {
+            return Some(Problem::new(
+                tool,
+                format!("`{tool}` is not the name of a tool: write `family.verb`, such as `shell.run`"),
+            ));
+        }
+        if !seen.insert(tool) {
+            return Some(Problem::new(tool, format!("tool `{tool}` is there twice: leave one out")));
+        }
+    }
+    let empty = spec.allow.hosts.iter().chain(&spec.allow.commands).find(|text| text.trim().is_empty());
+    empty.map(|_| Problem::new("allow", "`allow` has an empty entry: leave it out"))
+}
+
+/// `family.verb`, in what providers take in the name of a function once the dots are replaced.
+pub(crate) fn is_tool_name(text: &str) -> bool {
+    let part = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-'))
+    };
+    text.len() <= 60 && text.contains('.') && text.split('.').all(part)
+}
+
+fn trigger_problem(trigger: &Trigger) -> Option<Problem<'_>> {
+    if trigger.on.trim_end_matches('*').is_empty() {
+        return Some(Problem::new(
+            "on",
+            "`on` would fit every event: name a type, such as `github.push` or `github.*`",
+        ));
+    }
+    if trigger.start.input.trim().is_empty() {
+        return Some(Problem::new("start", "`start` needs an `input`: what the run is to reach"));
+    }
+    let filter = trigger.filter.as_deref()?;
+    let error = Filter::compile(filter).err()?;
+    Some(Problem::new(filter, format!("`where` of the trigger on `{}`: {error}", trigger.on)))
+}
+
+fn observe_problem(rule: &ObserveRule) -> Option<Problem<'_>> {
+    if rule.tool.is_none() && rule.service.is_none() {
+        return Some(Problem::new(
+            "observe",
+            "a rule of `observe` needs a `tool` or a `service` whose output it is for",
+        ));
+    }
+    let patterns = rule.failure.iter().chain(&rule.success).chain(&rule.progress);
+    let empty = patterns.into_iter().any(String::is_empty);
+    empty.then(|| {
+        Problem::new("observe", "a rule of `observe` has an empty pattern, which fits every line: leave it out")
+    })
+}
+
+fn amounts_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
+    if spec.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
+        return Some(Problem::new("cost_usd", "`cost_usd` must be 0 or more dollars"));
+    }
+    let never = spec.approval_expiry.as_millis() == 0;
+    never.then(|| Problem::new("approval_expiry", "`approval_expiry` must be longer than 0: nobody could answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEPER: &str = r#"name: ci-keeper
+model: scripted:ci-keeper
+instructions: |
+  Keep the build green.
+tools: [shell.run, http.get, github.merge]
+skills: [release-notes]
+triggers:
+  - on: github.push
+    where: data.ref == "refs/heads/main"
+    start: { input: "Look at the push." }
+observe:
+  - tool: shell.run
+    silence: 60s
+    failure: ["error[E", "FAILED"]
+budget: { turns: 40, tokens: 200k, cost_usd: 2.00, wall: 3d, tool_calls: 100 }
+controls: { evaluator: on, drift: on, compaction: auto }
+"#;
+
+    fn error(yaml: &str) -> String {
+        parse(yaml).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_file_of_the_contract_reads() {
+        let spec = parse(KEEPER).unwrap();
+        assert_eq!(spec.name, "ci-keeper");
+        assert_eq!(spec.triggers[0].on, "github.push");
+        assert_eq!(spec.budget.tokens, Some(200_000));
+        assert_eq!(spec.budget.wall.unwrap().as_millis(), 3 * 86_400_000);
+        assert_eq!(spec.approval_expiry.as_millis(), 86_400_000);
+        assert_eq!(spec.model.all(), ["scripted:ci-keeper"]);
+    }
+
+    #[test]
+    fn an_unknown_field_is_named_by_line_and_column() {
+        let error = parse(&KEEPER.replace("skills:", "skils:")).unwrap_err();
+        assert_eq!((error.line, error.column), (Some(6), Some(1)), "{error}");
+        assert!(error.message.contains("skils") && error.message.contains("skills"), "{error}");
+        let nested = parse(&KEEPER.replace("    where:", "    whre:")).unwrap_err();
+        assert_eq!(nested.line, Some(9), "{nested}");
+    }
+
+    #[test]
+    fn a_filter_that_does_not_compile_is_found_in_the_file() {
+        let error = parse(&KEEPER.replace("data.ref ==", "dta.ref ==")).unwrap_err();
+        assert_eq!((error.line, error.column), (Some(9), Some(12)), "{error}");
+        assert!(error.message.contains("`dta` is not a variable"), "{error}");
+    }
+
+    #[test]
+    fn each_mistake_has_a_remedy() {
+        for (from, to, expect) in [
+            ("name: ci-keeper", "name: CI", "`name` must be"),
+            ("scripted:ci-keeper", "gpt-5", "provider:model"),
+            ("http.get", "shell.run", "twice"),
+            ("http.get", "curl", "family.verb"),
+            ("on: github.push", "on: '*'", "every event"),
+            ("\"Look at the push.\"", "\" \"", "`input`"),
+            ("  - tool: shell.run\n", "  - packs: [cargo]\n", "`tool` or a `service`"),
+            ("2.00", "-1", "dollars"),
+            ("60s", "60", "a duration such as"),
+            ("200k", "lots", "count"),
+            ("  Keep the build green.", "", "`instructions` are empty"),
+        ] {
+            let yaml = KEEPER.replacen(from, to, 1);
+            assert_ne!(yaml, KEEPER, "{from}");
+            let error = error(&yaml);
+            assert!(error.contains(expect), "{to}: {error}");
+        }
+        assert!(error("").len() > 10);
+        assert!(error("name: [").contains("line 1"));
+        assert!(error("name: a\nname: b\n").contains("line 2"));
+        assert!(error(&"#".repeat(MAX_FILE_BYTES + 1)).contains("bytes"));
+    }
+
+    #[test]
+    fn a_bomb_of_aliases_is_refused() {
+        let mut yaml = "a0: &a0 [x]\n".to_owned();
+        for level in 1..40 {
+            let before = level - 1;
+            yaml.push_str(&format!("a{level}: &a{level} [*a{before}, *a{before}, *a{before}, *a{before}]\n"));
+        }
+        assert!(parse(&yaml).is_err());
+    }
+}

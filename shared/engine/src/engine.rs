@@ -1,0 +1,248 @@
+//! The handle that services hold.
+
+use std::{hash::Hasher, str::FromStr, sync::Arc, time::Duration};
+
+use bus::Bus;
+use kernel::{Cause, Command, Event, Rejection, RunId, RunState};
+use redis::aio::ConnectionManager;
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    batch::{Committer, Job},
+    error::{EngineError, SubmitError, pg, rd},
+    load::Loader,
+    options::EngineOptions,
+    outbox::{Outbox, Publishing},
+    snapshot::{RedisKeys, Snapshots},
+};
+
+/// Commands that may wait in front of a committer; more make `submit` wait.
+const QUEUE: usize = 4096;
+
+/// What a command led to.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The new events; none if there was nothing to do, or if it was delivered before.
+    pub events: Vec<Event>,
+    /// The run as it stands now.
+    pub state: Arc<RunState>,
+    /// Whether this delivery had been handled before.
+    pub duplicate: bool,
+}
+
+/// The one door to runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: EngineOptions,
+    bus: Bus,
+    loader: Loader,
+    redis: ConnectionManager,
+    keys: RedisKeys,
+    agents: crate::Agents,
+    committers: std::sync::RwLock<Vec<mpsc::Sender<Job>>>,
+    tasks: TaskTracker,
+}
+
+impl Engine {
+    /// Connects to the stores and starts committing.
+    ///
+    /// # Errors
+    /// When an address is malformed or a store does not answer.
+    pub async fn start(options: EngineOptions, bus: Bus) -> Result<Self, EngineError> {
+        let pool = connect(&options.database_url, &options.schema, options.pool_size).await?;
+        let redis = connect_redis(&options.redis_url).await?;
+        let keys = RedisKeys::new(&options.namespace);
+        let loader = Loader { pool: pool.clone(), snapshots: Snapshots::new(redis.clone(), keys.clone()) };
+        let tasks = TaskTracker::new();
+        let committers = (0..options.committers.max(1))
+            .map(|_| {
+                let (send, receive) = mpsc::channel(QUEUE);
+                let publishing = Publishing::start(&bus, loader.clone(), &options, &tasks);
+                tasks.spawn(Committer::new(options.clone(), loader.clone(), publishing).run(receive));
+                send
+            })
+            .collect();
+        tasks.close();
+        let committers = std::sync::RwLock::new(committers);
+        let agents = crate::Agents::new(pool);
+        Ok(Self { inner: Arc::new(Inner { options, bus, loader, redis, keys, agents, committers, tasks }) })
+    }
+
+    /// Asks for a change of a run, and waits until it is in the log.
+    ///
+    /// `key` names the delivery that this comes from, such as the id of the message, so that handling it again changes nothing.
+    ///
+    /// # Errors
+    /// [`SubmitError::Rejected`] if the rules forbid it, [`SubmitError::Engine`] if it could not be tried.
+    pub async fn submit(
+        &self,
+        run: RunId,
+        command: Command,
+        key: impl Into<String>,
+        cause: Cause,
+    ) -> Result<Committed, SubmitError> {
+        let role = self.inner.options.role;
+        if !command.allowed_to(role) {
+            return Err(Rejection::NotAllowed(role, command.name()).into());
+        }
+        let (reply, answer) = oneshot::channel();
+        let job = Job::new(run, command, key.into(), cause, reply);
+        let committer = self.committer(run).ok_or(EngineError::Draining)?;
+        committer.send(job).await.map_err(|_| EngineError::Draining)?;
+        answer.await.map_err(|_| EngineError::Draining)?
+    }
+
+    /// Commands of one run go through one committer, so that they queue up instead of racing each other.
+    fn committer(&self, run: RunId) -> Option<mpsc::Sender<Job>> {
+        let committers = self.inner.committers.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut hasher = std::hash::DefaultHasher::new();
+        hasher.write(run.0.as_bytes());
+        let count = u64::try_from(committers.len()).ok().filter(|count| *count > 0)?;
+        usize::try_from(hasher.finish() % count).ok().and_then(|index| committers.get(index).cloned())
+    }
+
+    /// The run as the log has it at the time of the call.
+    ///
+    /// # Errors
+    /// When Postgres does not answer, or the log does not decode.
+    pub async fn load(&self, run: RunId) -> Result<Option<Arc<RunState>>, EngineError> {
+        self.inner.loader.current(run).await
+    }
+
+    /// The run, at least as far as `seq`: a snapshot is enough if it is that new. For handlers that were told of `seq`.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub async fn load_at_least(&self, run: RunId, seq: kernel::Seq) -> Result<Option<Arc<RunState>>, EngineError> {
+        let hint = self.inner.loader.hints(&[run]).await.remove(&run);
+        match hint {
+            Some(state) if state.seq >= seq => Ok(Some(Arc::new(state))),
+            hint => self.inner.loader.catch_up(run, hint).await,
+        }
+    }
+
+    /// Takes nothing more, and returns when all that was accepted is committed and published.
+    pub async fn drain(&self) {
+        self.inner.committers.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        self.inner.tasks.wait().await;
+    }
+
+    /// Whether the stores answer: for readiness.
+    ///
+    /// # Errors
+    /// The first store that does not.
+    pub async fn ping(&self) -> Result<(), EngineError> {
+        sqlx::query("select 1").execute(self.pool()).await.map_err(pg("ping"))?;
+        let mut redis = self.inner.redis.clone();
+        redis::cmd("PING").query_async::<()>(&mut redis).await.map_err(rd("ping"))
+    }
+
+    /// The bus that this engine publishes on.
+    #[must_use]
+    pub fn bus(&self) -> &Bus {
+        &self.inner.bus
+    }
+
+    /// How it was set up.
+    #[must_use]
+    pub fn options(&self) -> &EngineOptions {
+        &self.inner.options
+    }
+
+    /// What a crash or a lost stream left unpublished.
+    #[must_use]
+    pub fn outbox(&self) -> Outbox {
+        Outbox::new(
+            self.pool().clone(),
+            self.inner.loader.clone(),
+            self.inner.bus.clone(),
+            self.inner.options.outbox_keep,
+        )
+    }
+
+    /// Queries over runs and what belongs to them.
+    #[must_use]
+    pub fn reads(&self) -> crate::Reads {
+        crate::Reads::new(self.pool().clone())
+    }
+
+    /// Leases: hints about who works on what.
+    #[must_use]
+    pub fn leases(&self) -> crate::Leases {
+        crate::Leases::new(self.inner.redis.clone(), self.inner.keys.clone())
+    }
+
+    /// Due timers and approvals.
+    #[must_use]
+    pub fn timers(&self) -> crate::Timers {
+        crate::Timers::new(self.pool().clone())
+    }
+
+    /// Events from outside.
+    #[must_use]
+    pub fn externals(&self) -> crate::Externals {
+        crate::Externals::new(self.pool().clone())
+    }
+
+    /// Agent definitions.
+    #[must_use]
+    pub fn agents(&self) -> crate::Agents {
+        self.inner.agents.clone()
+    }
+
+    /// How far observers have read.
+    #[must_use]
+    pub fn checkpoints(&self) -> crate::ObserverCheckpoints {
+        crate::ObserverCheckpoints::new(self.pool().clone())
+    }
+
+    /// Where archived raw output is.
+    #[must_use]
+    pub fn segments(&self) -> crate::Segments {
+        crate::Segments::new(self.pool().clone())
+    }
+
+    /// Requests that carried an idempotency key.
+    #[must_use]
+    pub fn idempotency(&self) -> crate::IdempotencyKeys {
+        crate::IdempotencyKeys::new(self.pool().clone())
+    }
+
+    fn pool(&self) -> &PgPool {
+        &self.inner.loader.pool
+    }
+}
+
+/// A pool whose connections look in `schema` and plan once.
+pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<PgPool, EngineError> {
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|_| EngineError::Config("ESC_DATABASE_URL is not a postgres:// address".to_owned()))?
+        .options([("search_path", schema), ("plan_cache_mode", "force_generic_plan"), ("jit", "off")]);
+    PgPoolOptions::new()
+        .max_connections(size)
+        .acquire_timeout(Duration::from_secs(10))
+        .connect_with(options)
+        .await
+        .map_err(pg("connecting"))
+}
+
+async fn connect_redis(url: &str) -> Result<ConnectionManager, EngineError> {
+    let bad = |_| EngineError::Config("ESC_REDIS_URL is not a redis:// address".to_owned());
+    let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(bad)?;
+    // The client leaves Nagle's algorithm on by default, which stalls small pipelines.
+    let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
+    let client = redis::Client::open(info).map_err(rd("connecting"))?;
+    let config = redis::aio::ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(5)))
+        .set_response_timeout(Some(Duration::from_secs(5)));
+    ConnectionManager::new_with_config(client, config).await.map_err(rd("connecting"))
+}

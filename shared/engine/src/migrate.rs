@@ -1,0 +1,95 @@
+//! Bringing a schema up to date, and giving each service's role the least that it needs.
+
+use kernel::{EventData, Role};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
+
+use crate::{
+    engine::connect,
+    error::{EngineError, pg},
+};
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../schemas/postgres");
+
+/// Creates or updates `schema` in the database at `owner_url`, and the rights of the services' roles that exist there.
+///
+/// # Errors
+/// When Postgres refuses, or the name of the schema is not one.
+pub async fn migrate(owner_url: &str, schema: &str) -> Result<(), EngineError> {
+    let fits = !schema.is_empty()
+        && schema.len() <= 63
+        && schema.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    if !fits {
+        return Err(EngineError::Config(format!("ESC_SCHEMA `{schema}` is not 1 to 63 of a-z, 0-9 and `_`")));
+    }
+    let pool = connect(owner_url, schema, 1).await?;
+    let mut connection = pool.acquire().await.map_err(pg("connecting"))?;
+    // Only one at a time, also of those who start together.
+    run(&mut connection, "select pg_advisory_lock(7113574)".to_owned(), "locking for migration").await?;
+    let result = migrate_locked(&mut connection, schema).await;
+    run(&mut connection, "select pg_advisory_unlock(7113574)".to_owned(), "unlocking").await?;
+    drop(connection);
+    pool.close().await;
+    result
+}
+
+async fn migrate_locked(connection: &mut PgConnection, schema: &str) -> Result<(), EngineError> {
+    run(connection, format!("create schema if not exists {schema}"), "creating the schema").await?;
+    MIGRATIONS
+        .run_direct(None, &mut *connection, false)
+        .await
+        .map_err(|error| EngineError::Postgres { operation: "migrating", source: sqlx::Error::from(error) })?;
+    for role in Role::ALL {
+        let name = format!("esc_{}", role.as_str().replace('-', "_"));
+        let exists = sqlx::query("select exists (select from pg_roles where rolname = $1)")
+            .bind(&name)
+            .fetch_one(&mut *connection)
+            .await
+            .and_then(|row| row.try_get::<bool, _>(0))
+            .map_err(pg("looking for a role"))?;
+        if exists {
+            grant(connection, schema, role, &name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Rights of one service: read everything, write through `append`, and of the log only the event types that it may cause.
+async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &str) -> Result<(), EngineError> {
+    let types: Vec<_> =
+        EventData::TYPES.iter().filter(|name| role.may_write(name)).map(|name| format!("'{name}'")).collect();
+    let own_tables = match role {
+        Role::Ingress => "external_events, agents, agent_heads, idempotency_keys",
+        Role::Observer => "observer_checkpoints",
+        Role::Artifact => "signal_segments",
+        _ => "outbox",
+    };
+    let statements = [
+        format!("grant usage on schema {schema} to {name}"),
+        format!("grant select on all tables in schema {schema} to {name}"),
+        format!("grant usage on all sequences in schema {schema} to {name}"),
+        format!("grant insert on events, inbox, checkpoints to {name}"),
+        format!(
+            "grant insert, update, delete on runs, outbox, waits, timers, started_calls, approvals, artifacts to {name}"
+        ),
+        format!("grant update on checkpoints to {name}"),
+        format!("grant insert, update, delete on {own_tables} to {name}"),
+        "alter table events enable row level security".to_owned(),
+        format!("drop policy if exists read_{name} on events"),
+        format!("create policy read_{name} on events for select to {name} using (true)"),
+        format!("drop policy if exists write_{name} on events"),
+        format!(
+            "create policy write_{name} on events for insert to {name} with check (type = any (array[{}]))",
+            types.join(", ")
+        ),
+    ];
+    for statement in statements {
+        run(connection, statement, "granting rights").await?;
+    }
+    Ok(())
+}
+
+async fn run(connection: &mut PgConnection, sql: String, operation: &'static str) -> Result<(), EngineError> {
+    // Every part is a literal or a name that was checked.
+    connection.execute(AssertSqlSafe(sql)).await.map_err(pg(operation))?;
+    Ok(())
+}

@@ -1,0 +1,340 @@
+//! How events leave: published behind the reply, and again by a sweeper if that did not happen.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bus::{Bus, Outgoing, Publisher, subject};
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use kernel::{Cause, Event, RunId, RunState, TenantId, call::CallStatus};
+use sqlx::{PgPool, Row};
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::{
+    append::Pending,
+    error::{EngineError, pg},
+    load::Loader,
+    options::EngineOptions,
+};
+
+/// Batches that may wait to be published; more make the committer wait.
+const QUEUE: usize = 64;
+
+/// An event as a message: a CloudEvent in binary mode. `data` is its encoded content.
+pub(crate) fn message(run: RunId, tenant: &TenantId, event: &Event, cause: &Cause, data: String) -> Outgoing {
+    let event_type = event.data.type_name();
+    outgoing(run, tenant.as_str(), event.seq, event_type, event.data.version(), event.at, cause, data)
+        .msg_id(format!("{run}-{}", event.seq))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the attributes of one CloudEvent, given once here and once from a row")]
+fn outgoing(
+    run: RunId,
+    tenant: &str,
+    seq: u64,
+    event_type: &str,
+    version: u16,
+    at: kernel::Timestamp,
+    cause: &Cause,
+    data: String,
+) -> Outgoing {
+    let message = Outgoing::new(subject::evt(event_type, tenant, run), data)
+        .header("ce-specversion", "1.0")
+        .header("ce-id", format!("{run}-{seq}"))
+        .header("ce-source", format!("/escapement/{tenant}"))
+        .header("ce-type", event_type)
+        .header("ce-subject", run)
+        .header("ce-time", at)
+        .header("ce-dataschema", format!("/schemas/events/{event_type}.v{version}.json"))
+        .header("Content-Type", "application/json");
+    match &cause.traceparent {
+        Some(traceparent) => message.traceparent(traceparent),
+        None => message,
+    }
+}
+
+/// What a commit hands over to be published.
+struct Batch {
+    states: Vec<Arc<RunState>>,
+    messages: Vec<Outgoing>,
+    outbox: Option<i64>,
+}
+
+/// Publishing behind one committer: snapshots first, so that whoever hears of an event finds the state that goes with it.
+pub(crate) struct Publishing {
+    queue: mpsc::Sender<Batch>,
+    acknowledged: mpsc::UnboundedReceiver<(i64, Instant)>,
+    waiting: VecDeque<(i64, Instant)>,
+    keep: Duration,
+}
+
+impl Publishing {
+    pub(crate) fn start(bus: &Bus, loader: Loader, options: &EngineOptions, tasks: &TaskTracker) -> Self {
+        let (queue, batches) = mpsc::channel(QUEUE);
+        let (report, acknowledged) = mpsc::unbounded_channel();
+        tasks.spawn(publish(bus.publisher(), loader, options.checkpoint_every, batches, report));
+        Self { queue, acknowledged, waiting: VecDeque::new(), keep: options.outbox_keep }
+    }
+
+    /// Takes what was committed.
+    pub(crate) async fn hand_over(&self, committed: &[&Pending], outbox: Option<i64>) {
+        let mut batch = Batch { states: Vec::with_capacity(committed.len()), messages: Vec::new(), outbox };
+        for pending in committed {
+            batch.states.push(Arc::clone(&pending.after));
+            for event in &pending.events {
+                // What was just written to the log encodes.
+                let Ok(data) = event.data.encode() else { continue };
+                batch.messages.push(message(pending.run_id, &pending.after.tenant, event, &pending.cause, data));
+            }
+        }
+        if self.queue.send(batch).await.is_err() {
+            tracing::error!("the publisher is gone: the outbox will be swept");
+        }
+    }
+
+    /// Outbox rows that are no longer needed: acknowledged so long ago that NATS has synced its disk.
+    pub(crate) fn done(&mut self) -> Vec<i64> {
+        while let Ok(acknowledged) = self.acknowledged.try_recv() {
+            self.waiting.push_back(acknowledged);
+        }
+        let mut done = Vec::new();
+        while let Some((row, _)) = self.waiting.front().filter(|(_, at)| at.elapsed() >= self.keep) {
+            done.push(*row);
+            self.waiting.pop_front();
+        }
+        done
+    }
+
+    /// Whether rows wait to be deleted.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.acknowledged.is_empty()
+    }
+}
+
+async fn publish(
+    publisher: Publisher,
+    loader: Loader,
+    checkpoint_every: u64,
+    mut batches: mpsc::Receiver<Batch>,
+    report: mpsc::UnboundedSender<(i64, Instant)>,
+) {
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            batch = batches.recv(), if under_way.len() < QUEUE => {
+                let Some(batch) = batch else { break };
+                if let Err(error) = loader.snapshots.put(&batch.states).await {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "snapshots not written: runs load from the log");
+                }
+                checkpoint(&loader, &batch.states, checkpoint_every).await;
+                let publisher = publisher.clone();
+                let sending = async move { (publisher.publish_all(batch.messages).await, batch.outbox) };
+                under_way.push(sending.boxed());
+            }
+            Some((results, outbox)) = under_way.next() => settle(&results, outbox, &report),
+            else => {}
+        }
+    }
+    while let Some((results, outbox)) = under_way.next().await {
+        settle(&results, outbox, &report);
+    }
+}
+
+fn settle(
+    results: &[Result<bus::Ack, bus::BusError>],
+    outbox: Option<i64>,
+    report: &mpsc::UnboundedSender<(i64, Instant)>,
+) {
+    match results.iter().find_map(|result| result.as_ref().err()) {
+        Some(error) => {
+            metrics::counter!("engine_publish_failures_total").increment(1);
+            tracing::warn!(error = error as &dyn std::error::Error, "events not published: the outbox keeps them");
+        }
+        None => {
+            if let Some(row) = outbox {
+                // The committer may be gone at shutdown; the sweeper then deletes the row.
+                let _ = report.send((row, Instant::now()));
+            }
+        }
+    }
+}
+
+/// Keeps the whole state of long runs in Postgres now and then, so that no load folds a long log.
+async fn checkpoint(loader: &Loader, states: &[Arc<RunState>], every: u64) {
+    // A decision makes a few events at most, so one of the first few seqs behind each multiple is seen.
+    for state in states.iter().filter(|state| state.seq >= every && state.seq % every < 8) {
+        let Ok(json) = serde_json::to_string(&**state) else { continue };
+        let stored = sqlx::query(
+            "insert into checkpoints (run_id, seq, state_version, state) values ($1, $2, $3, $4::json)
+             on conflict (run_id) do update
+             set seq = excluded.seq, state_version = excluded.state_version, state = excluded.state
+             where checkpoints.seq < excluded.seq",
+        )
+        .bind(state.run_id.0)
+        .bind(i64::try_from(state.seq).unwrap_or(i64::MAX))
+        .bind(i32::try_from(kernel::STATE_VERSION).unwrap_or(i32::MAX))
+        .bind(json)
+        .execute(&loader.pool)
+        .await;
+        if let Err(error) = stored {
+            tracing::warn!(error = &error as &dyn std::error::Error, run_id = %state.run_id, "checkpoint not written");
+        }
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Commits whose events were published again.
+    pub commits: usize,
+    /// Events published again.
+    pub events: usize,
+    /// Rows deleted, since their events are safe.
+    pub deleted: u64,
+}
+
+/// The outbox: commits whose events are not known to be published for good.
+#[derive(Clone)]
+pub struct Outbox {
+    pool: PgPool,
+    loader: Loader,
+    publisher: Publisher,
+    keep: Duration,
+}
+
+impl Outbox {
+    pub(crate) fn new(pool: PgPool, loader: Loader, bus: &Bus, keep: Duration) -> Self {
+        Self { pool, loader, publisher: bus.publisher(), keep }
+    }
+
+    /// Publishes what has been waiting for longer than `older_than`, and deletes what was published long enough ago.
+    ///
+    /// # Errors
+    /// When Postgres or NATS does not answer; what was not published stays.
+    pub async fn sweep(&self, older_than: Duration, limit: i64) -> Result<Swept, EngineError> {
+        let deleted = sqlx::query("delete from outbox where swept_at < now() - make_interval(secs => $1)")
+            .bind(self.keep.as_secs_f64())
+            .execute(&self.pool)
+            .await
+            .map_err(pg("cleaning the outbox"))?
+            .rows_affected();
+        let rows = sqlx::query(
+            "select id, runs, from_seq, to_seq from outbox
+             where swept_at is null and at < now() - make_interval(secs => $1) order by id limit $2",
+        )
+        .bind(older_than.as_secs_f64())
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(pg("reading the outbox"))?;
+        let mut swept = Swept { deleted, ..Swept::default() };
+        for row in rows {
+            type Ranges = (i64, Vec<Uuid>, Vec<i64>, Vec<i64>);
+            let read = || -> Result<Ranges, sqlx::Error> {
+                Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
+            };
+            let (id, runs, from, to) = read().map_err(pg("reading the outbox"))?;
+            swept.events += self.publish_ranges(&runs, &from, &to).await?;
+            swept.commits += 1;
+            sqlx::query("update outbox set swept_at = now() where id = $1")
+                .bind(id)
+                .execute(&self.pool)
+                .await
+                .map_err(pg("marking the outbox"))?;
+        }
+        Ok(swept)
+    }
+
+    async fn publish_ranges(&self, runs: &[Uuid], from: &[i64], to: &[i64]) -> Result<usize, EngineError> {
+        let messages = sqlx::query(
+            "select e.run_id, e.seq, e.tenant, e.type, e.version, (extract(epoch from e.at) * 1000000)::bigint,
+                    e.cause::text, e.data::text
+             from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as r (run, lo, hi)
+             join events e on e.run_id = r.run and e.seq between r.lo and r.hi
+             order by e.run_id, e.seq",
+        )
+        .bind(runs)
+        .bind(from)
+        .bind(to)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(pg("reading events to publish"))?
+        .iter()
+        .map(|row| stored_message(row).map(|(message, id)| message.msg_id(id)))
+        .collect::<Result<Vec<_>, _>>()?;
+        self.publish_all(messages).await
+    }
+
+    /// Rings again for what a run waits for somebody to do: its open turn, and its undispatched calls. The messages carry no
+    /// identity, so that the server does not take them for repetitions. Returns how many were sent.
+    ///
+    /// # Errors
+    /// When Postgres or NATS does not answer.
+    pub async fn ring(&self, run: RunId) -> Result<usize, EngineError> {
+        let Some(state) = self.loader.current(run).await? else { return Ok(0) };
+        if state.ended {
+            return Ok(0);
+        }
+        let mut wanted: Vec<(&str, Option<Uuid>)> = Vec::new();
+        if state.turn.is_some() {
+            wanted.push(("run.runnable", None));
+        }
+        let undispatched = |status| matches!(status, CallStatus::Requested | CallStatus::Approved);
+        let calls = state.calls.values().filter(|call| undispatched(call.status) || call.is_started());
+        wanted.extend(calls.map(|call| ("tool.requested", Some(call.request.call_id.0))));
+        let mut messages = Vec::new();
+        for (event_type, call) in wanted {
+            let row = sqlx::query(
+                "select run_id, seq, tenant, type, version, (extract(epoch from at) * 1000000)::bigint, cause::text, data::text
+                 from events where run_id = $1 and type = $2 and ($3::text is null or data -> 'call' ->> 'call_id' = $3)
+                 order by seq desc limit 1",
+            )
+            .bind(run.0)
+            .bind(event_type)
+            .bind(call.map(|call| call.to_string()))
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(pg("reading a doorbell"))?;
+            if let Some(row) = row {
+                messages.push(stored_message(&row)?.0);
+            }
+        }
+        self.publish_all(messages).await
+    }
+
+    async fn publish_all(&self, messages: Vec<Outgoing>) -> Result<usize, EngineError> {
+        let count = messages.len();
+        for result in self.publisher.publish_all(messages).await {
+            let bus = |source| EngineError::Bus { operation: "publishing events", source: Box::new(source) };
+            result.map_err(bus)?;
+        }
+        Ok(count)
+    }
+}
+
+/// A row of `events` as a message, and the identity that it was first published with.
+fn stored_message(row: &sqlx::postgres::PgRow) -> Result<(Outgoing, String), EngineError> {
+    type Parts = (Uuid, i64, String, String, i16, i64, String, String);
+    let read = || -> Result<Parts, sqlx::Error> {
+        Ok((
+            row.try_get(0)?,
+            row.try_get(1)?,
+            row.try_get(2)?,
+            row.try_get(3)?,
+            row.try_get(4)?,
+            row.try_get(5)?,
+            row.try_get(6)?,
+            row.try_get(7)?,
+        ))
+    };
+    let (run, seq, tenant, event_type, version, at, cause, data) = read().map_err(pg("reading events to publish"))?;
+    let cause: Cause =
+        serde_json::from_str(&cause).map_err(|source| EngineError::Json { what: "a stored cause", source })?;
+    let at = crate::load::timestamp(at);
+    let (run, seq) = (RunId(run), seq.unsigned_abs());
+    Ok((outgoing(run, &tenant, seq, &event_type, version.unsigned_abs(), at, &cause, data), format!("{run}-{seq}")))
+}

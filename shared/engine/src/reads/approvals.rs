@@ -1,0 +1,129 @@
+//! Questions to people.
+
+use kernel::{ApprovalId, CallId, RunId, TenantId, Timestamp, Trust, call::Binding};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sqlx::{postgres::PgRow, types::Json};
+use uuid::Uuid;
+
+use super::{
+    Reads, limit,
+    row::{Cells, micros},
+};
+use crate::error::{EngineError, pg};
+
+/// A question to a person, and the answer if there is one.
+#[derive(Clone, Debug, Serialize)]
+pub struct ApprovalRow {
+    /// Which question.
+    pub approval_id: ApprovalId,
+    /// The run that asks.
+    pub run_id: RunId,
+    /// Whose run.
+    pub tenant: TenantId,
+    /// The call that it lets pass; none for a plain question.
+    pub call_id: Option<CallId>,
+    /// Which tool, for a call.
+    pub tool: Option<String>,
+    /// What is asked.
+    pub question: String,
+    /// The arguments as shown.
+    pub arguments: Option<Box<RawValue>>,
+    /// What the yes is bound to.
+    pub binding: Binding,
+    /// The lowest trust behind the arguments.
+    pub trust: Trust,
+    /// The policies that asked, with their words.
+    pub reasons: Vec<String>,
+    /// `open`, `granted`, `denied` or `expired`.
+    pub state: String,
+    /// When it was asked.
+    pub requested_at: Timestamp,
+    /// When no answer becomes a no.
+    pub expires_at: Timestamp,
+    /// When it was decided.
+    pub decided_at: Option<Timestamp>,
+    /// Who decided.
+    pub decided_by: Option<String>,
+    /// What the person wrote.
+    pub decision: Option<String>,
+}
+
+/// A query for questions: all that a row shows, and the rest of the statement.
+macro_rules! select_approvals {
+    ($rest:literal) => {
+        concat!(
+            "select approval_id, run_id, tenant, call_id, tool, question, arguments, binding, trust, reasons, state,
+                    decided_by, decision, ",
+            micros!("requested_at"),
+            ", ",
+            micros!("expires_at"),
+            ", ",
+            micros!("decided_at"),
+            " from approvals ",
+            $rest
+        )
+    };
+}
+
+impl Reads {
+    /// This tenant's questions, newest first; only those in `state`, if one is given.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn approvals(
+        &self,
+        tenant: &TenantId,
+        state: Option<&str>,
+        most: u32,
+    ) -> Result<Vec<ApprovalRow>, EngineError> {
+        let read = || pg("listing approvals");
+        let rows = sqlx::query(select_approvals!(
+            "where tenant = $1 and ($2::text is null or state = $2) order by approvals.requested_at desc limit $3"
+        ))
+        .bind(tenant.as_str())
+        .bind(state)
+        .bind(limit(most))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(read())?;
+        rows.iter().map(approval_row).collect::<Result<_, _>>().map_err(read())
+    }
+
+    /// A question of this tenant.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn approval(&self, tenant: &TenantId, id: ApprovalId) -> Result<Option<ApprovalRow>, EngineError> {
+        let read = || pg("reading an approval");
+        let row = sqlx::query(select_approvals!("where approval_id = $1 and tenant = $2"))
+            .bind(id.0)
+            .bind(tenant.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(read())?;
+        row.as_ref().map(approval_row).transpose().map_err(read())
+    }
+}
+
+fn approval_row(row: &PgRow) -> Result<ApprovalRow, sqlx::Error> {
+    let row = Cells(row);
+    Ok(ApprovalRow {
+        approval_id: ApprovalId(row.get("approval_id")?),
+        run_id: RunId(row.get("run_id")?),
+        tenant: row.tenant()?,
+        call_id: row.get::<Option<Uuid>>("call_id")?.map(CallId),
+        tool: row.get("tool")?,
+        question: row.get("question")?,
+        arguments: row.get::<Option<Json<Box<RawValue>>>>("arguments")?.map(|json| json.0),
+        binding: row.json("binding")?,
+        trust: row.word("trust")?,
+        reasons: row.json("reasons")?,
+        state: row.get("state")?,
+        requested_at: row.time("requested_at")?,
+        expires_at: row.time("expires_at")?,
+        decided_at: row.time_if_any("decided_at")?,
+        decided_by: row.get("decided_by")?,
+        decision: row.get("decision")?,
+    })
+}

@@ -1,0 +1,43 @@
+//! Reading what the log led to: the projections, and the log itself. Nothing here writes.
+//!
+//! Whatever a person asks for is asked for by tenant, and another tenant's rows are as if they did not exist. What the
+//! services need for themselves ([`Reads::attention`], [`Reads::started_calls`], [`Reads::counts`]) is over all tenants.
+
+mod approvals;
+mod artifacts;
+mod cursor;
+mod events;
+pub(crate) mod row;
+mod runs;
+mod upkeep;
+mod waits;
+
+use sqlx::PgPool;
+
+pub use approvals::ApprovalRow;
+pub use artifacts::ArtifactRow;
+pub use cursor::InvalidCursor;
+pub use events::StoredEvent;
+pub use runs::{Page, ReadError, RunFilter, RunRow};
+pub use upkeep::{AttentionRow, Counts, StartedCall};
+pub use waits::WaitRow;
+
+/// Most rows that one read returns, whatever the limit asked for.
+pub const MAX_ROWS: u32 = 1000;
+
+/// The read side. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reads {
+    pool: PgPool,
+}
+
+impl Reads {
+    pub(crate) fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+}
+
+/// The limit as it goes into a query.
+fn limit(asked: u32) -> i64 {
+    i64::from(asked.clamp(1, MAX_ROWS))
+}

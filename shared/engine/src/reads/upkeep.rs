@@ -1,0 +1,186 @@
+//! What the services ask for themselves, over all tenants: what is due and nobody has taken up, and how much there is.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kernel::{CallId, RunId, Seq, Status, TenantId, Timestamp, TurnId, call::CallStatus};
+use serde::Serialize;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use super::{
+    Reads, limit,
+    row::{Cells, instant, micros},
+};
+use crate::error::{EngineError, pg};
+
+/// A run that somebody should act on: a turn is open, or a call is requested.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AttentionRow {
+    /// Which run.
+    pub run_id: RunId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where it stands.
+    pub status: Status,
+    /// Its last event.
+    pub seq: Seq,
+    /// The open turn; none when it is for a call.
+    pub turn_id: Option<TurnId>,
+    /// Since when nothing has happened to it.
+    pub updated_at: Timestamp,
+}
+
+/// A call whose effect may be under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StartedCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// The run that asked for it.
+    pub run_id: RunId,
+    /// Whose run.
+    pub tenant: TenantId,
+    /// Which tool.
+    pub tool: String,
+    /// Whether it goes on by itself.
+    pub activity: bool,
+    /// Started, or in doubt.
+    pub status: CallStatus,
+    /// The executor instance that started it.
+    pub executor: String,
+    /// When it last started.
+    pub started_at: Timestamp,
+}
+
+/// How much there is of everything, for gauges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Runs by where they stand; a status that no run has is missing.
+    pub runs: BTreeMap<Status, u64>,
+    /// Conditions of open waits.
+    pub waits: u64,
+    /// Set timers.
+    pub timers: u64,
+    /// Of those, how many are overdue.
+    pub overdue_timers: u64,
+    /// Calls whose effect may be under way.
+    pub started_calls: u64,
+    /// Open questions to people.
+    pub open_approvals: u64,
+    /// Commits whose events are not known to be published for good.
+    pub outbox: u64,
+    /// Outside events that are recorded and not yet dealt with.
+    pub undispatched_externals: u64,
+}
+
+impl Reads {
+    /// Runs that somebody should act on and that nothing has happened to for `older_than`, longest first. A run whose turn
+    /// is put off ([`super::RunRow::not_before`]) counts from then on. Whether somebody is on it is for the leases to say.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn attention(&self, older_than: Duration, most: u32) -> Result<Vec<AttentionRow>, EngineError> {
+        let read = || pg("looking for neglected runs");
+        let before = Timestamp::now().checked_sub(older_than).unwrap_or(Timestamp::MIN);
+        let rows = sqlx::query(concat!(
+            "select run_id, tenant, status, seq, turn_id, ",
+            micros!("updated_at"),
+            "
+             from runs
+             where attention and greatest(updated_at, not_before) <= ",
+            instant!("$1"),
+            "
+             order by runs.updated_at limit $2"
+        ))
+        .bind(before.as_microsecond())
+        .bind(limit(most))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(read())?;
+        rows.iter().map(attention_row).collect::<Result<_, _>>().map_err(read())
+    }
+
+    /// Calls whose effect may be under way, longest first. Whether somebody is on them is for the leases to say.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn started_calls(&self, most: u32) -> Result<Vec<StartedCall>, EngineError> {
+        let read = || pg("listing started calls");
+        let rows = sqlx::query(concat!(
+            "select call_id, run_id, tenant, tool, activity, status, executor, ",
+            micros!("started_at"),
+            "
+             from started_calls order by started_calls.started_at, call_id limit $1"
+        ))
+        .bind(limit(most))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(read())?;
+        rows.iter().map(started_call).collect::<Result<_, _>>().map_err(read())
+    }
+
+    /// How much there is of everything. Reads whole tables: ask seldom.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn counts(&self) -> Result<Counts, EngineError> {
+        let read = || pg("counting");
+        let rows = sqlx::query("select status, count(*) as runs from runs group by status")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
+        let by_status = |row: &PgRow| Ok((Cells(row).word("status")?, Cells(row).count("runs")?));
+        let runs = rows.iter().map(by_status).collect::<Result<_, sqlx::Error>>().map_err(read())?;
+        let row = sqlx::query(
+            "select (select count(*) from waits) as waits,
+                    (select count(*) from timers) as timers,
+                    (select count(*) from timers where due <= now()) as overdue_timers,
+                    (select count(*) from started_calls) as started_calls,
+                    (select count(*) from approvals where state = 'open') as open_approvals,
+                    (select count(*) from outbox) as outbox,
+                    (select count(*) from external_events where dispatched_at is null) as undispatched_externals",
+        )
+        .fetch_one(&self.pool)
+        .await
+        .map_err(read())?;
+        counts(runs, &Cells(&row)).map_err(read())
+    }
+}
+
+fn attention_row(row: &PgRow) -> Result<AttentionRow, sqlx::Error> {
+    let row = Cells(row);
+    Ok(AttentionRow {
+        run_id: RunId(row.get("run_id")?),
+        tenant: row.tenant()?,
+        status: row.word("status")?,
+        seq: row.count("seq")?,
+        turn_id: row.get::<Option<Uuid>>("turn_id")?.map(TurnId),
+        updated_at: row.time("updated_at")?,
+    })
+}
+
+fn started_call(row: &PgRow) -> Result<StartedCall, sqlx::Error> {
+    let row = Cells(row);
+    Ok(StartedCall {
+        call_id: CallId(row.get("call_id")?),
+        run_id: RunId(row.get("run_id")?),
+        tenant: row.tenant()?,
+        tool: row.get("tool")?,
+        activity: row.get("activity")?,
+        status: row.word("status")?,
+        executor: row.get("executor")?,
+        started_at: row.time("started_at")?,
+    })
+}
+
+fn counts(runs: BTreeMap<Status, u64>, row: &Cells<'_>) -> Result<Counts, sqlx::Error> {
+    Ok(Counts {
+        runs,
+        waits: row.count("waits")?,
+        timers: row.count("timers")?,
+        overdue_timers: row.count("overdue_timers")?,
+        started_calls: row.count("started_calls")?,
+        open_approvals: row.count("open_approvals")?,
+        outbox: row.count("outbox")?,
+        undispatched_externals: row.count("undispatched_externals")?,
+    })
+}

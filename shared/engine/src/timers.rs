@@ -1,0 +1,161 @@
+//! What is due: timers, and questions that nobody answered in time.
+
+use std::time::Duration;
+
+use kernel::{ApprovalId, RunId, TenantId, TimerId, Timestamp, event::TimerPurpose};
+use sqlx::{PgPool, postgres::PgRow};
+
+use crate::{
+    error::{EngineError, pg},
+    reads::row::{Cells, instant, micros},
+};
+
+/// The timers of all runs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Timers {
+    pool: PgPool,
+}
+
+/// A timer whose time has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueTimer {
+    /// Which timer.
+    pub timer_id: TimerId,
+    /// The run that it is for.
+    pub run_id: RunId,
+    /// Whose run.
+    pub tenant: TenantId,
+    /// When it was due.
+    pub due: Timestamp,
+    /// What it is for.
+    pub purpose: TimerPurpose,
+}
+
+/// A question that nobody answered in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueApproval {
+    /// Which question.
+    pub approval_id: ApprovalId,
+    /// The run that asked.
+    pub run_id: RunId,
+    /// Whose run.
+    pub tenant: TenantId,
+    /// When no answer became a no.
+    pub expires_at: Timestamp,
+}
+
+impl Timers {
+    pub(crate) fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Takes due timers, the longest overdue first. Nobody else is given them for `claim_for`; afterwards, if they are still
+    /// there, anybody is again. A timer goes away in the commit that records its firing, so no lock is held until then.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn claim_due(&self, limit: u32, claim_for: Duration) -> Result<Vec<DueTimer>, EngineError> {
+        let claim = || pg("claiming due timers");
+        // This process's clock on both sides: the kernel fires nothing that is not due by the clock of whoever submits.
+        let now = Timestamp::now();
+        let until = now.checked_add(claim_for).unwrap_or(Timestamp::MAX);
+        let rows = sqlx::query(concat!(
+            "with due as (
+                select timer_id from timers
+                where due <= ",
+            instant!("$1"),
+            " and (claimed_until is null or claimed_until <= ",
+            instant!("$1"),
+            ")
+                order by due limit $3 for update skip locked
+             ), claimed as (
+                update timers t set claimed_until = ",
+            instant!("$2"),
+            " from due where t.timer_id = due.timer_id
+                returning t.timer_id, t.run_id, t.due, t.purpose
+             )
+             select c.timer_id, c.run_id, r.tenant, c.purpose, ",
+            micros!("due"),
+            "
+             from claimed c join runs r on r.run_id = c.run_id
+             order by c.due"
+        ))
+        .bind(now.as_microsecond())
+        .bind(until.as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(claim())?;
+        rows.iter().map(due_timer).collect::<Result<_, _>>().map_err(claim())
+    }
+
+    /// When there will be something to claim, as things stand: the next due time, or the end of a claim whose timer is still
+    /// there. None when there is no timer at all.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn next_due(&self) -> Result<Option<Timestamp>, EngineError> {
+        let read = || pg("looking for the next timer");
+        let row = sqlx::query(concat!(
+            "select ",
+            micros!("at"),
+            " from (
+                select least(
+                    (select due from timers where claimed_until is null order by due limit 1),
+                    (select min(claimed_until) from timers where due <= ",
+            instant!("$1"),
+            ")
+                ) as at
+             ) next"
+        ))
+        .bind(Timestamp::now().as_microsecond())
+        .fetch_one(&self.pool)
+        .await
+        .map_err(read())?;
+        Cells(&row).time_if_any("at").map_err(read())
+    }
+
+    /// Open questions whose time is over, the longest overdue first. Nothing is claimed: expiring one twice is harmless.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn due_approvals(&self, limit: u32) -> Result<Vec<DueApproval>, EngineError> {
+        let read = || pg("looking for expired approvals");
+        let rows = sqlx::query(concat!(
+            "select approval_id, run_id, tenant, ",
+            micros!("expires_at"),
+            "
+             from approvals where state = 'open' and approvals.expires_at <= ",
+            instant!("$1"),
+            "
+             order by approvals.expires_at limit $2"
+        ))
+        .bind(Timestamp::now().as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(read())?;
+        rows.iter().map(due_approval).collect::<Result<_, _>>().map_err(read())
+    }
+}
+
+fn due_timer(row: &PgRow) -> Result<DueTimer, sqlx::Error> {
+    let row = Cells(row);
+    Ok(DueTimer {
+        timer_id: TimerId(row.get("timer_id")?),
+        run_id: RunId(row.get("run_id")?),
+        tenant: row.tenant()?,
+        due: row.time("due")?,
+        purpose: row.word("purpose")?,
+    })
+}
+
+fn due_approval(row: &PgRow) -> Result<DueApproval, sqlx::Error> {
+    let row = Cells(row);
+    Ok(DueApproval {
+        approval_id: ApprovalId(row.get("approval_id")?),
+        run_id: RunId(row.get("run_id")?),
+        tenant: row.tenant()?,
+        expires_at: row.time("expires_at")?,
+    })
+}
