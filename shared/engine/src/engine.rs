@@ -164,7 +164,7 @@ impl Engine {
         Outbox::new(
             self.pool().clone(),
             self.inner.loader.clone(),
-            self.inner.bus.clone(),
+            &self.inner.bus,
             self.inner.options.outbox_keep,
         )
     }
