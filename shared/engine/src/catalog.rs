@@ -6,27 +6,31 @@ use std::{
     sync::Arc,
 };
 
-use kernel::tool::ToolSpec;
+use kernel::tool::{HttpRequest, ToolRun, ToolSpec};
+use serde_json::Value;
 
-use crate::digest::digest;
+use crate::{
+    agents::{AgentFileError, Problem, is_tool_name, read_yaml},
+    digest::digest,
+};
 
 /// The declarations that ship with the program: what the tool-executor can do by itself.
-const SHIPPED: [&str; 8] = [
-    include_str!("../../../infra/agents/tools/artifact.read.yaml"),
-    include_str!("../../../infra/agents/tools/file.read.yaml"),
-    include_str!("../../../infra/agents/tools/file.write.yaml"),
-    include_str!("../../../infra/agents/tools/http.get.yaml"),
-    include_str!("../../../infra/agents/tools/http.request.yaml"),
-    include_str!("../../../infra/agents/tools/repo.checkout.yaml"),
-    include_str!("../../../infra/agents/tools/shell.run.yaml"),
-    include_str!("../../../infra/agents/tools/test.echo.yaml"),
+const SHIPPED: [(&str, &str); 8] = [
+    ("artifact.read.yaml", include_str!("../../../infra/agents/tools/artifact.read.yaml")),
+    ("file.read.yaml", include_str!("../../../infra/agents/tools/file.read.yaml")),
+    ("file.write.yaml", include_str!("../../../infra/agents/tools/file.write.yaml")),
+    ("http.get.yaml", include_str!("../../../infra/agents/tools/http.get.yaml")),
+    ("http.request.yaml", include_str!("../../../infra/agents/tools/http.request.yaml")),
+    ("repo.checkout.yaml", include_str!("../../../infra/agents/tools/repo.checkout.yaml")),
+    ("shell.run.yaml", include_str!("../../../infra/agents/tools/shell.run.yaml")),
+    ("test.echo.yaml", include_str!("../../../infra/agents/tools/test.echo.yaml")),
 ];
 
-/// A tool file that cannot be used.
+/// Why the tools cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// It cannot be read.
-    #[error("{path} cannot be read")]
+    /// A file or the directory cannot be read.
+    #[error("{} cannot be read: {source}", .path.display())]
     Read {
         /// Which file or directory.
         path: PathBuf,
@@ -34,20 +38,37 @@ pub enum CatalogError {
         #[source]
         source: std::io::Error,
     },
-    /// It is not a tool declaration.
-    #[error("{path}: {problem}")]
+    /// A file is not a tool declaration.
+    #[error("{}: {source}", .path.display())]
     Malformed {
         /// Which file.
         path: PathBuf,
         /// What is wrong, with line and column.
-        problem: String,
+        #[source]
+        source: AgentFileError,
+    },
+    /// Two files of the directory declare one tool.
+    #[error("tool `{name}` is declared in {} and in {}: leave one out", .first.display(), .second.display())]
+    Twice {
+        /// The tool.
+        name: String,
+        /// The one file.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
     },
 }
 
-/// Tools by name.
+/// Tools by name. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct ToolCatalog {
-    tools: BTreeMap<String, (Arc<ToolSpec>, String)>,
+    tools: Arc<BTreeMap<String, Tool>>,
+}
+
+#[derive(Clone, Debug)]
+struct Tool {
+    spec: Arc<ToolSpec>,
+    digest: String,
 }
 
 impl ToolCatalog {
@@ -56,74 +77,161 @@ impl ToolCatalog {
     /// # Errors
     /// The first file that cannot be used.
     pub fn load(agents_dir: impl AsRef<Path>) -> Result<Self, CatalogError> {
-        let mut catalog = Self::default();
-        for yaml in SHIPPED {
-            catalog.add(Path::new("(shipped)"), yaml)?;
+        let mut tools = BTreeMap::new();
+        for (file, yaml) in SHIPPED {
+            let spec = parse_in(Path::new(file), yaml)?;
+            tools.insert(spec.name.clone(), Tool::new(spec));
         }
-        let folder = agents_dir.as_ref().join("tools");
-        let read = |path: &Path| {
-            let path = path.to_owned();
-            move |source| CatalogError::Read { path, source }
-        };
-        let mut files = Vec::new();
-        if folder.is_dir() {
-            for entry in std::fs::read_dir(&folder).map_err(read(&folder))? {
-                let path = entry.map_err(read(&folder))?.path();
-                if path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
-                    files.push(path);
-                }
+        let mut declared: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for path in yaml_files(&agents_dir.as_ref().join("tools"))? {
+            let read = std::fs::read_to_string(&path);
+            let yaml = read.map_err(|source| CatalogError::Read { path: path.clone(), source })?;
+            let spec = parse_in(&path, &yaml)?;
+            if let Some(first) = declared.insert(spec.name.clone(), path.clone()) {
+                return Err(CatalogError::Twice { name: spec.name, first, second: path });
             }
+            tools.insert(spec.name.clone(), Tool::new(spec));
         }
-        files.sort();
-        for path in files {
-            let yaml = std::fs::read_to_string(&path).map_err(read(&path))?;
-            catalog.add(&path, &yaml)?;
-        }
-        Ok(catalog)
-    }
-
-    fn add(&mut self, path: &Path, yaml: &str) -> Result<(), CatalogError> {
-        let malformed = |problem: String| CatalogError::Malformed { path: path.to_owned(), problem };
-        let spec: ToolSpec = serde_saphyr::from_str(yaml).map_err(|error| malformed(error.to_string()))?;
-        let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
-        if spec.name.is_empty() || spec.name.len() > 63 || !spec.name.chars().all(plain) {
-            return Err(malformed("`name` must be 1 to 63 letters, digits, `.`, `_` or `-`".to_owned()));
-        }
-        let digest = digest(&serde_json::to_value(&spec).map_err(|error| malformed(error.to_string()))?);
-        self.tools.insert(spec.name.clone(), (Arc::new(spec), digest));
-        Ok(())
+        Ok(Self { tools: Arc::new(tools) })
     }
 
     /// The tool of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<ToolSpec>> {
-        self.tools.get(name).map(|(spec, _)| Arc::clone(spec))
+        self.tools.get(name).map(|tool| Arc::clone(&tool.spec))
     }
 
-    /// The digest of its declaration (SHA-256, hex).
+    /// The digest of its declaration (SHA-256, hex): of what was meant, not of how it was written.
     #[must_use]
     pub fn digest(&self, name: &str) -> Option<&str> {
-        self.tools.get(name).map(|(_, digest)| digest.as_str())
+        self.tools.get(name).map(|tool| tool.digest.as_str())
     }
 
     /// All tools, by name.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<ToolSpec>> {
-        self.tools.values().map(|(spec, _)| Arc::clone(spec)).collect()
+        self.tools.values().map(|tool| Arc::clone(&tool.spec)).collect()
     }
+}
+
+impl Tool {
+    fn new(spec: ToolSpec) -> Self {
+        // What was read from a document can be written as one, so there is always a digest.
+        let digest = serde_json::to_value(&spec).map(|json| digest(&json)).unwrap_or_default();
+        Self { spec: Arc::new(spec), digest }
+    }
+}
+
+fn parse_in(path: &Path, yaml: &str) -> Result<ToolSpec, CatalogError> {
+    let malformed = |source| CatalogError::Malformed { path: path.to_owned(), source };
+    let spec: ToolSpec = read_yaml(yaml).map_err(malformed)?;
+    match problem(&spec) {
+        Some(problem) => Err(malformed(problem.place_in(yaml))),
+        None => Ok(spec),
+    }
+}
+
+fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
+    if !is_tool_name(&spec.name) {
+        return Some(Problem::new(&spec.name, "`name` must be 1 to 63 letters, digits, `.`, `_` or `-`"));
+    }
+    if spec.description.trim().is_empty() {
+        return Some(Problem::new("description", "`description` is empty: the model chooses by it"));
+    }
+    if spec.input.get("type").and_then(Value::as_str) != Some("object") {
+        return Some(Problem::new("input", "`input` must be a JSON Schema with `type: object`: arguments are named"));
+    }
+    if spec.timeout.as_millis() == 0 {
+        return Some(Problem::new("timeout", "`timeout` must be longer than 0"));
+    }
+    let request = match &spec.run {
+        ToolRun::Http(request) => Some(request),
+        ToolRun::Builtin(_) => None,
+    };
+    let probe = spec.probe.as_ref();
+    let pointer = probe.map(|probe| probe.done.as_str()).filter(|done| !done.is_empty() && !done.starts_with('/'));
+    pointer
+        .map(|done| Problem::new(done, "`done` must be a JSON pointer: empty, or beginning with `/`"))
+        .or_else(|| request.into_iter().chain(probe.map(|probe| &probe.http)).find_map(request_problem))
+}
+
+fn request_problem(request: &HttpRequest) -> Option<Problem<'_>> {
+    const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+    if !METHODS.contains(&request.method.as_str()) {
+        return Some(Problem::new(&request.method, format!("`method` must be one of {}", METHODS.join(", "))));
+    }
+    let absolute = ["http://", "https://", "{env:"].iter().any(|start| request.url.starts_with(start));
+    (!absolute).then(|| Problem::new(&request.url, "`url` must begin with http://, https:// or {env:NAME}"))
+}
+
+fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>, CatalogError> {
+    let failed = |source| CatalogError::Read { path: folder.to_owned(), source };
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    const MERGE: &str = r#"name: forge.merge
+description: Merges a pull request.
+input: { type: object, properties: { number: { type: integer } }, required: [number], additionalProperties: false }
+effect: external
+timeout: 20s
+run:
+  http:
+    method: POST
+    url: "{env:FORGE_URL}/merge/{number}"
+    headers: { Idempotency-Key: "{idempotency_key}" }
+probe:
+  http: { method: GET, url: "{env:FORGE_URL}/merges/{idempotency_key}" }
+  done: /merged
+"#;
+
+    fn folder(files: &[(&str, &str)]) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("catalog-{}", uuid::Uuid::now_v7().simple()));
+        fs::create_dir_all(folder.join("tools")).unwrap();
+        for (name, content) in files {
+            fs::write(folder.join("tools").join(name), content).unwrap();
+        }
+        folder
+    }
 
     #[test]
     fn the_shipped_tools_are_there_without_a_directory() {
         let catalog = ToolCatalog::load("/nowhere").unwrap();
         assert_eq!(catalog.all().len(), SHIPPED.len());
-        assert!(catalog.get("shell.run").unwrap().needs_start());
-        assert!(!catalog.get("file.write").unwrap().needs_start());
-        assert_eq!(catalog.digest("shell.run").map(str::len), Some(64));
+        for tool in catalog.all() {
+            assert_eq!(tool.input.get("additionalProperties"), Some(&Value::Bool(false)), "{}", tool.name);
+            assert_eq!(catalog.digest(&tool.name).map(str::len), Some(64));
+        }
+        for (name, needs_start) in [
+            ("shell.run", true),
+            ("http.request", true),
+            ("http.get", false),
+            ("file.read", false),
+            ("file.write", false),
+            ("artifact.read", false),
+            ("test.echo", false),
+        ] {
+            assert_eq!(catalog.get(name).unwrap().needs_start(), needs_start, "{name}");
+        }
+        assert!(catalog.get("no.such").is_none() && catalog.digest("no.such").is_none());
     }
 
     #[test]
@@ -134,9 +242,36 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_field_is_named_with_its_place() {
-        let problem = "name: a\ndescription: b\neffect: read\ninput: {}\nrun: { builtin: x }\ncolour: red\n";
-        let error = ToolCatalog::default().add(Path::new("a.yaml"), problem).unwrap_err().to_string();
-        assert!(error.contains("colour") && error.contains("6"), "{error}");
+    fn a_directory_adds_tools_and_stands_in_for_shipped_ones() {
+        let echo = SHIPPED[7].1.replace("effect: read", "effect: write");
+        let at = folder(&[("merge.yaml", MERGE), ("echo.yml", &echo), ("notes.txt", "name: {")]);
+        let (catalog, shipped) = (ToolCatalog::load(&at).unwrap(), ToolCatalog::load("/nowhere").unwrap());
+        assert!(catalog.get("forge.merge").unwrap().probe.is_some());
+        assert_ne!(catalog.digest("test.echo"), shipped.digest("test.echo"));
+        assert_eq!(catalog.digest("file.read"), shipped.digest("file.read"));
+        fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_file_and_place() {
+        let at = folder(&[("a.yaml", MERGE), ("b.yaml", MERGE)]);
+        let error = ToolCatalog::load(&at).unwrap_err().to_string();
+        assert!(error.contains("a.yaml") && error.contains("b.yaml"), "{error}");
+        fs::remove_dir_all(at).unwrap();
+        for (from, to, expect) in [
+            ("effect: external", "efect: external", "efect"),
+            ("effect: external", "effect: magic", "magic"),
+            ("method: POST", "method: post", "`method` must be one of"),
+            ("\"{env:FORGE_URL}/merge/{number}\"", "/merge", "`url` must begin"),
+            ("done: /merged", "done: merged", "JSON pointer"),
+            ("name: forge.merge", "name: forge merge", "`name` must be"),
+            ("type: object, ", "", "type: object"),
+            ("timeout: 20s", "timeout: 0s", "longer than 0"),
+        ] {
+            let at = folder(&[("merge.yaml", &MERGE.replacen(from, to, 1))]);
+            let error = ToolCatalog::load(&at).unwrap_err().to_string();
+            assert!(error.contains("merge.yaml: line ") && error.contains(expect), "{to}: {error}");
+            fs::remove_dir_all(at).unwrap();
+        }
     }
 }

@@ -25,6 +25,8 @@ pub struct DueTimer {
     pub run_id: RunId,
     /// Whose run.
     pub tenant: TenantId,
+    /// Whether the run's spans are exported.
+    pub sampled: bool,
     /// When it was due.
     pub due: Timestamp,
     /// What it is for.
@@ -74,7 +76,7 @@ impl Timers {
             " from due where t.timer_id = due.timer_id
                 returning t.timer_id, t.run_id, t.due, t.purpose
              )
-             select c.timer_id, c.run_id, r.tenant, c.purpose, ",
+             select c.timer_id, c.run_id, r.tenant, r.sampled, c.purpose, ",
             micros!("due"),
             "
              from claimed c join runs r on r.run_id = c.run_id
@@ -145,6 +147,7 @@ fn due_timer(row: &PgRow) -> Result<DueTimer, sqlx::Error> {
         timer_id: TimerId(row.get("timer_id")?),
         run_id: RunId(row.get("run_id")?),
         tenant: row.tenant()?,
+        sampled: row.get("sampled")?,
         due: row.time("due")?,
         purpose: row.word("purpose")?,
     })

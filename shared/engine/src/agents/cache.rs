@@ -58,11 +58,14 @@ impl AgentTrigger {
     }
 }
 
+/// The triggers of a tenant, and when they were read.
+type Triggers = (Instant, Arc<[AgentTrigger]>);
+
 /// What is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     versions: Mutex<HashMap<(TenantId, String), Arc<AgentVersion>>>,
-    triggers: Mutex<HashMap<TenantId, (Instant, Arc<[AgentTrigger]>)>>,
+    triggers: Mutex<HashMap<TenantId, Triggers>>,
     reading: tokio::sync::Mutex<()>,
 }
 

@@ -129,7 +129,7 @@ fn names_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
         if !is_tool_name(tool) {
             return Some(Problem::new(
                 tool,
-                format!("`{tool}` is not the name of a tool: write `family.verb`, such as `shell.run`"),
+                format!("`{tool}` is not the name of a tool: use 1 to 63 letters, digits, `.`, `_` or `-`, such as `shell.run`"),
             ));
         }
         if !seen.insert(tool) {
@@ -140,15 +140,10 @@ fn names_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     empty.map(|_| Problem::new("allow", "`allow` has an empty entry: leave it out"))
 }
 
-/// `family.verb`, in what providers take in the name of a function once the dots are replaced.
+/// What a tool may be called: what providers take in the name of a function, once dots are replaced.
 pub(crate) fn is_tool_name(text: &str) -> bool {
-    let part = |part: &str| {
-        !part.is_empty()
-            && part
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-'))
-    };
-    text.len() <= 60 && text.contains('.') && text.split('.').all(part)
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=63).contains(&text.len()) && text.bytes().all(plain)
 }
 
 fn trigger_problem(trigger: &Trigger) -> Option<Problem<'_>> {
@@ -247,7 +242,7 @@ controls: { evaluator: on, drift: on, compaction: auto }
             ("name: ci-keeper", "name: CI", "`name` must be"),
             ("scripted:ci-keeper", "gpt-5", "provider:model"),
             ("http.get", "shell.run", "twice"),
-            ("http.get", "curl", "family.verb"),
+            ("http.get", "\"curl it\"", "not the name of a tool"),
             ("on: github.push", "on: '*'", "every event"),
             ("\"Look at the push.\"", "\" \"", "`input`"),
             ("  - tool: shell.run\n", "  - packs: [cargo]\n", "`tool` or a `service`"),

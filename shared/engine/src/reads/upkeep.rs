@@ -104,13 +104,32 @@ impl Reads {
     /// # Errors
     /// When Postgres does not answer.
     pub async fn started_calls(&self, most: u32) -> Result<Vec<StartedCall>, EngineError> {
+        self.started_calls_after(None, most).await
+    }
+
+    /// As [`Reads::started_calls`], from behind a call by when it started and its id: the next page.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn started_calls_after(
+        &self,
+        after: Option<(Timestamp, CallId)>,
+        most: u32,
+    ) -> Result<Vec<StartedCall>, EngineError> {
         let read = || pg("listing started calls");
+        let (at, id) = after.unzip();
         let rows = sqlx::query(concat!(
             "select call_id, run_id, tenant, tool, activity, status, executor, ",
             micros!("started_at"),
             "
-             from started_calls order by started_calls.started_at, call_id limit $1"
+             from started_calls
+             where $1::bigint is null or (started_calls.started_at, call_id) > (",
+            instant!("$1"),
+            ", $2)
+             order by started_calls.started_at, call_id limit $3"
         ))
+        .bind(at.map(Timestamp::as_microsecond))
+        .bind(id.map(|id| id.0))
         .bind(limit(most))
         .fetch_all(&self.pool)
         .await
