@@ -1,1 +1,131 @@
-//! approval
+//! Asks a person, takes the decision, and says no when nobody decides in time.
+//!
+//! Decisions come by request-reply from the public door, which has authenticated the person; a question is announced by a
+//! signed webhook, if one is configured, and stays open on the API whatever becomes of that.
+//!
+//! | to change | open |
+//! | --- | --- |
+//! | who may decide what, and what is answered | `decide.rs` |
+//! | how people hear of a question | `notify.rs`, `webhook.rs` |
+//! | what happens when nobody answers | `expiry.rs` |
+
+mod config;
+mod decide;
+mod expiry;
+mod notify;
+mod webhook;
+
+use bus::{Bus, BusError, BusOptions, BusState, ConsumeOptions, InvalidNamespace, Namespace, ServeOptions};
+use engine::{Engine, EngineError, EngineOptions};
+use kernel::{Cause, Role, RunId};
+use service::{ConfigError, Ctx, Health, Parent, ServeError, Span, SpanSpec, Tracer, telemetry::genai};
+
+pub use config::Config;
+
+/// Decisions that are taken at once.
+const DECISIONS: usize = 256;
+/// Questions that are announced at once: each may have to wait for somebody else's server.
+const NOTICES: usize = 32;
+
+/// Why the approval service could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The namespace is none.
+    #[error(transparent)]
+    Namespace(#[from] InvalidNamespace),
+    /// NATS does not do what it should.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A store does not do what it should.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The address for health and metrics can't be listened on.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The client for webhooks can't be made.
+    #[error("can't make a client for webhooks")]
+    Webhook(#[source] reqwest::Error),
+}
+
+/// Runs the approval service until it is told to stop.
+///
+/// # Errors
+/// When it can't start. Once started, it outlives whatever its stores do.
+pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
+    let config = &ctx.config;
+    config.check()?;
+    let notifier = notify::Notifier::new(config).map_err(Error::Webhook)?;
+    let bus = connect(config).await?;
+    let engine = Engine::start(engine_options(config), bus.clone()).await?;
+    watch(&ctx.health, &bus, &engine);
+
+    let stop = ctx.shutdown.stopping();
+    let decider = decide::Decider::new(&engine, ctx.tracer.clone());
+    let options = ServeOptions { concurrency: DECISIONS, ..ServeOptions::new("approval", "decide") };
+    let deciding = bus.serve(options, move |message| decider.clone().answer(message), stop.clone()).await?;
+    let notifier = notifier.with(engine.reads());
+    let options = ConsumeOptions { concurrency: NOTICES, ..ConsumeOptions::default() };
+    let notifying =
+        bus.consume("approval", options, move |delivery| notifier.clone().notify(delivery), stop.clone())?;
+    let expiry = expiry::Expiry::new(&engine, ctx.tracer.clone(), config.expiry_seconds);
+    ctx.serve(config.common.listen, axum::Router::new()).await?;
+
+    expiry.run(stop).await;
+    futures::join!(deciding.join(), notifying.join());
+    engine.drain().await;
+    bus.drain().await?;
+    Ok(())
+}
+
+async fn connect(config: &Config) -> Result<Bus, Error> {
+    let namespace = Namespace::new(config.common.namespace.clone())?;
+    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "approval") };
+    Ok(Bus::connect(options).await?)
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let common = &config.common;
+    EngineOptions {
+        namespace: common.namespace.clone(),
+        schema: common.schema.clone(),
+        pool_size: config.pool_size,
+        ..EngineOptions::new(Role::Approval, common.database_url.expose(), common.redis_url.expose())
+    }
+}
+
+fn watch(health: &Health, bus: &Bus, engine: &Engine) {
+    let bus = bus.clone();
+    health.check("nats", move || {
+        let state = bus.state();
+        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
+    });
+    let engine = engine.clone();
+    health.check("stores", move || {
+        let engine = engine.clone();
+        async move { engine.ping().await.map_err(|error| describe(&error)) }
+    });
+}
+
+/// An error with what is behind it, in one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}")
+}
+
+/// A span in the trace of a run, and the cause that commits in it carry.
+async fn span_of(
+    engine: &Engine,
+    tracer: &Tracer,
+    name: &'static str,
+    run: RunId,
+) -> Result<(Span, Cause), EngineError> {
+    // Any snapshot will do: whether a run is sampled never changes.
+    let sampled = engine.load_at_least(run, 0).await?.is_some_and(|state| state.sampled);
+    let parent = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled };
+    let span = tracer.span(SpanSpec::new(name, parent).attribute(genai::RUN_ID, run.to_string()));
+    let cause = Cause { service: "approval".to_owned(), traceparent: Some(span.traceparent()), ..Cause::default() };
+    Ok((span, cause))
+}

@@ -1,1 +1,123 @@
-//! scheduler
+//! Keeps time, and sees to it that nothing stays undone: durable timers, the outbox, work whose worker is gone, queued runs,
+//! old inbox rows.
+//!
+//! Stateless and plural. Timers are claimed row by row, so any number of schedulers fire them together, each once. The rest
+//! is upkeep whose repetition is harmless; one of the schedulers does it, by a lease that saves the others the work.
+//!
+//! | to change | open |
+//! | --- | --- |
+//! | when and how timers fire | `timers.rs` |
+//! | what a crash left unpublished | `outbox.rs` |
+//! | what is rung for again | `reaper.rs` |
+//! | when queued runs begin | `admission.rs` |
+//! | what is forgotten | `retention.rs` |
+
+mod admission;
+mod config;
+mod leader;
+mod outbox;
+mod reaper;
+mod retention;
+mod timers;
+
+use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
+use engine::{Engine, EngineError, EngineOptions};
+use kernel::{Cause, Role, RunId};
+use service::{Ctx, Health, Parent, ServeError, Span, SpanSpec, Tracer, telemetry::genai};
+
+pub use config::Config;
+
+use leader::Leader;
+
+/// Why the scheduler could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The namespace is none.
+    #[error(transparent)]
+    Namespace(#[from] InvalidNamespace),
+    /// NATS does not do what it should.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A store does not do what it should.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The address for health and metrics can't be listened on.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs a scheduler until it is told to stop.
+///
+/// # Errors
+/// When it can't start. Once started, it outlives whatever its stores do.
+pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
+    let config = &ctx.config;
+    let bus = connect(config).await?;
+    let engine = Engine::start(engine_options(config), bus.clone()).await?;
+    watch(&ctx.health, &bus, &engine);
+    let bells = timers::Bells::listen(&bus).await?;
+    let queued = bus.subscribe(&bus::subject::evt_of_type("run.queued")).await?;
+    ctx.serve(config.common.listen, axum::Router::new()).await?;
+
+    let stop = ctx.shutdown.stopping();
+    let leader = Leader::new(&engine);
+    let timers = timers::Timers::new(&engine, ctx.tracer.clone(), config);
+    let outbox = outbox::Sweeper::new(&engine, config.sweep_after());
+    let reaper = reaper::Reaper::new(&engine, config.reap_every(), config.neglect());
+    let admission = admission::Admission::new(&engine, ctx.tracer.clone(), config.max_running);
+    let retention = retention::Retention::new(&engine, config.inbox_age());
+    futures::join!(
+        timers.run(bells, stop.clone()),
+        outbox.run(&leader, stop.clone()),
+        reaper.run(&leader, stop.clone()),
+        admission.run(&leader, queued, stop.clone()),
+        retention.run(&leader, stop.clone()),
+        leader.keep(stop.clone()),
+    );
+    engine.drain().await;
+    bus.drain().await?;
+    Ok(())
+}
+
+async fn connect(config: &Config) -> Result<Bus, Error> {
+    let namespace = Namespace::new(config.common.namespace.clone())?;
+    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "scheduler") };
+    Ok(Bus::connect(options).await?)
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let common = &config.common;
+    EngineOptions {
+        namespace: common.namespace.clone(),
+        schema: common.schema.clone(),
+        pool_size: config.pool_size,
+        ..EngineOptions::new(Role::Scheduler, common.database_url.expose(), common.redis_url.expose())
+    }
+}
+
+fn watch(health: &Health, bus: &Bus, engine: &Engine) {
+    let bus = bus.clone();
+    health.check("nats", move || {
+        let state = bus.state();
+        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
+    });
+    let engine = engine.clone();
+    health.check("stores", move || {
+        let engine = engine.clone();
+        async move { engine.ping().await.map_err(|error| describe(&error)) }
+    });
+}
+
+/// An error with what is behind it, in one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}")
+}
+
+/// A span in the trace of a run, and the cause that commits in it carry.
+fn span_of(tracer: &Tracer, name: &'static str, run: RunId, sampled: bool) -> (Span, Cause) {
+    let parent = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled };
+    let span = tracer.span(SpanSpec::new(name, parent).attribute(genai::RUN_ID, run.to_string()));
+    let cause = Cause { service: "scheduler".to_owned(), traceparent: Some(span.traceparent()), ..Cause::default() };
+    (span, cause)
+}

@@ -37,6 +37,7 @@ mod core;
 mod deadletter;
 mod error;
 mod inflight;
+mod inspect;
 mod message;
 mod meter;
 mod namespace;

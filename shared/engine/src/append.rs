@@ -108,11 +108,11 @@ pub(crate) async fn append(
     Ok(appended)
 }
 
-/// Whether somebody should act on the run now: a turn is open, or a call is to be dispatched.
+/// Whether somebody should act on the run now: a turn is open, a call is to be dispatched, or it waits for admission.
 fn wants_attention(state: &RunState) -> bool {
     let dispatchable = |status| matches!(status, CallStatus::Requested | CallStatus::Approved);
     let held = state.paused || state.ended;
-    !held && (state.turn.is_some() || state.calls.values().any(|call| dispatchable(call.status)))
+    !held && (state.queued || state.turn.is_some() || state.calls.values().any(|call| dispatchable(call.status)))
 }
 
 /// The columns of `runs` that every commit sets, by position.

@@ -217,6 +217,12 @@ impl Engine {
         crate::IdempotencyKeys::new(self.pool().clone())
     }
 
+    /// What is forgotten after a while.
+    #[must_use]
+    pub fn retention(&self) -> crate::Retention {
+        crate::Retention::new(self.pool().clone())
+    }
+
     fn pool(&self) -> &PgPool {
         &self.inner.loader.pool
     }

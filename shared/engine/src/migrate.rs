@@ -32,6 +32,31 @@ pub async fn migrate(owner_url: &str, schema: &str) -> Result<(), EngineError> {
     result
 }
 
+/// What [`migrate`] would still do to `schema`, by description; nothing if it is up to date. Changes nothing.
+///
+/// # Errors
+/// When Postgres does not answer, or refuses the user.
+pub async fn pending_migrations(url: &str, schema: &str) -> Result<Vec<String>, EngineError> {
+    let read = || pg("looking at the schema");
+    let pool = connect(url, schema, 1).await?;
+    let table: Option<String> = sqlx::query("select to_regclass($1)::text")
+        .bind(format!("{schema}._sqlx_migrations"))
+        .fetch_one(&pool)
+        .await
+        .and_then(|row| row.try_get(0))
+        .map_err(read())?;
+    let rows = match table {
+        Some(_) => {
+            sqlx::query("select version from _sqlx_migrations where success").fetch_all(&pool).await.map_err(read())?
+        }
+        None => Vec::new(),
+    };
+    let done: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(read())?;
+    pool.close().await;
+    let pending = MIGRATIONS.iter().filter(|migration| !done.contains(&migration.version));
+    Ok(pending.map(|migration| format!("{:04} {}", migration.version, migration.description)).collect())
+}
+
 async fn migrate_locked(connection: &mut PgConnection, schema: &str) -> Result<(), EngineError> {
     run(connection, format!("create schema if not exists {schema}"), "creating the schema").await?;
     MIGRATIONS
@@ -61,6 +86,7 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
         Role::Ingress => "external_events, agents, agent_heads, idempotency_keys",
         Role::Observer => "observer_checkpoints",
         Role::Artifact => "signal_segments",
+        Role::Scheduler => "inbox",
         _ => "outbox",
     };
     let statements = [

@@ -1,0 +1,277 @@
+//! Taking decisions: `svc.approval.decide`, asked by the public door on behalf of an authenticated person.
+
+use bus::{Message, Problem};
+use bytes::Bytes;
+use engine::{ApprovalRow, Engine, EngineError, Reads, SubmitError};
+use kernel::{ApprovalId, Command, Rejection, RunId, Seq, TenantId, Timestamp, call::Verdict, command::DecideApproval};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use service::{Tracer, telemetry::genai};
+use uuid::Uuid;
+
+use crate::span_of;
+
+/// Roles of a person who may decide.
+const MAY_DECIDE: [&str; 2] = ["operator", "admin"];
+/// Most bytes of what a person writes.
+const REASON_BYTES: usize = 16 * 1024;
+
+/// What is asked for.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Question {
+    tenant: TenantId,
+    approval_id: ApprovalId,
+    decision: Verdict,
+    /// The arguments as the person edited them.
+    #[serde(default)]
+    arguments: Option<Value>,
+    #[serde(default)]
+    reason: Option<String>,
+    /// The authenticated person.
+    by: String,
+    /// What the person may do.
+    roles: Vec<String>,
+    /// The same for every repetition of one request; each is its own otherwise.
+    #[serde(default)]
+    request_id: Option<String>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Decided {
+    approval_id: ApprovalId,
+    run_id: RunId,
+    /// `granted` or `denied`.
+    state: &'static str,
+    by: String,
+    /// The last event of the run.
+    seq: Seq,
+}
+
+/// Why not, for people; the code of its problem has the meaning of an HTTP status.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("the request can't be read: {0}")]
+    Unreadable(serde_json::Error),
+    #[error("{0}")]
+    Invalid(&'static str),
+    #[error("`{0}` may not decide: it takes the role `operator` or `admin`")]
+    Role(String),
+    #[error("there is no approval {0}")]
+    Unknown(ApprovalId),
+    #[error("{0}")]
+    AlreadyDecided(String),
+    #[error("approval {0} expired at {1}")]
+    Expired(ApprovalId, Timestamp),
+    #[error(transparent)]
+    Rejected(Rejection),
+    #[error("the log can't be reached at the moment")]
+    Unavailable(#[source] EngineError),
+}
+
+/// Takes decisions. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Decider {
+    engine: Engine,
+    reads: Reads,
+    tracer: Tracer,
+}
+
+impl Decider {
+    pub(crate) fn new(engine: &Engine, tracer: Tracer) -> Self {
+        Self { engine: engine.clone(), reads: engine.reads(), tracer }
+    }
+
+    /// Answers one request.
+    pub(crate) async fn answer(self, message: Message) -> Result<Bytes, Problem> {
+        let begun = std::time::Instant::now();
+        let decided = self.decide(&message).await;
+        let outcome = decided.as_ref().map_or("refused", |decided| decided.state);
+        metrics::histogram!("approval_decide_seconds", "outcome" => outcome).record(begun.elapsed());
+        let decided = decided.map_err(|refusal| refusal.problem())?;
+        serde_json::to_vec(&decided).map(Bytes::from).map_err(|error| Problem::internal(error.to_string()))
+    }
+
+    async fn decide(&self, message: &Message) -> Result<Decided, Refusal> {
+        let question = Question::read(&message.payload)?;
+        let row = self.reads.approval(&question.tenant, question.approval_id).await.map_err(Refusal::Unavailable)?;
+        let row = row.ok_or(Refusal::Unknown(question.approval_id))?;
+        let request = question.request_id.clone().unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+        let key = format!("approval/{}/{}/{request}", question.approval_id, question.by);
+        let command = question.command(&row)?;
+        let (span, mut cause) =
+            span_of(&self.engine, &self.tracer, "approve", row.run_id).await.map_err(Refusal::Unavailable)?;
+        span.set_attribute("escapement.approval.id", question.approval_id.to_string());
+        span.set_attribute("escapement.approval.decision", state_of(question.decision));
+        span.set_attribute(genai::TENANT, row.tenant.to_string());
+        if let Some(tool) = &row.tool {
+            span.set_attribute(genai::TOOL_NAME, tool.clone());
+        }
+        cause.operator = Some(question.by.clone());
+        let submitted = span.instrument(self.engine.submit(row.run_id, command, key, cause)).await;
+        let committed = submitted.map_err(|error| {
+            span.record_error("refused", &error);
+            refusal(error, &row)
+        })?;
+        span.in_scope(|| {
+            tracing::info!(
+                approval_id = %question.approval_id, by = question.by, decision = state_of(question.decision), "decided"
+            );
+        });
+        Ok(Decided {
+            approval_id: question.approval_id,
+            run_id: row.run_id,
+            state: state_of(question.decision),
+            by: question.by,
+            seq: committed.state.seq,
+        })
+    }
+}
+
+impl Question {
+    /// Reads and checks what needs no look at the log.
+    fn read(body: &[u8]) -> Result<Self, Refusal> {
+        let mut question: Self = serde_json::from_slice(body).map_err(Refusal::Unreadable)?;
+        if question.by.is_empty() || question.by.len() > 256 {
+            return Err(Refusal::Invalid("`by` has to name the person"));
+        }
+        if !question.roles.iter().any(|role| MAY_DECIDE.contains(&role.as_str())) {
+            return Err(Refusal::Role(question.by));
+        }
+        if question.arguments.is_some() && question.decision == Verdict::Deny {
+            return Err(Refusal::Invalid("`arguments` make no sense with a no"));
+        }
+        // Postgres takes no NUL.
+        question.reason = question.reason.map(|reason| kernel::excerpt(&reason.replace('\0', ""), REASON_BYTES));
+        if let Some(arguments) = &mut question.arguments {
+            bus::clean_nul(arguments);
+        }
+        Ok(question)
+    }
+
+    /// The command, if the question is still to be decided and this is an answer to it. A decision that was taken meanwhile is
+    /// found by the engine; this tells who took an earlier one.
+    fn command(&self, row: &ApprovalRow) -> Result<Command, Refusal> {
+        // A repetition of the request that decided must hear the same again: the engine knows it by its key.
+        if row.state != "open" && self.request_id.is_none() {
+            return Err(decided_before(row));
+        }
+        if self.arguments.is_some() && row.call_id.is_none() {
+            return Err(Refusal::Invalid("`arguments` make no sense for a plain question: answer in `reason`"));
+        }
+        let edited = self.arguments.clone().map(|arguments| {
+            let digest = policy::digest(&arguments);
+            (arguments, digest)
+        });
+        Ok(Command::DecideApproval(DecideApproval {
+            approval_id: self.approval_id,
+            verdict: self.decision,
+            // What was shown, sent back, is no edit.
+            edited: edited.filter(|(_, digest)| *digest != row.binding.arguments),
+            reason: self.reason.clone(),
+            by: self.by.clone(),
+        }))
+    }
+}
+
+impl Refusal {
+    fn problem(&self) -> Problem {
+        let code = match self {
+            Self::Unreadable(_) | Self::Invalid(_) => 400,
+            Self::Role(_) => 403,
+            Self::Unknown(_) => 404,
+            Self::AlreadyDecided(_) | Self::Rejected(_) => 409,
+            Self::Expired(..) => 410,
+            Self::Unavailable(error) => {
+                tracing::warn!(error = error as &dyn std::error::Error, "a decision can't be taken at the moment");
+                503
+            }
+        };
+        Problem::new(code, self.to_string())
+    }
+}
+
+fn refusal(error: SubmitError, row: &ApprovalRow) -> Refusal {
+    match error {
+        SubmitError::Rejected(Rejection::AlreadyDecided(id, how)) => {
+            if row.state == "open" {
+                Refusal::AlreadyDecided(format!("approval {id} was {how} a moment ago"))
+            } else {
+                decided_before(row)
+            }
+        }
+        SubmitError::Rejected(Rejection::ApprovalExpired(id)) => Refusal::Expired(id, row.expires_at),
+        SubmitError::Rejected(Rejection::Ended(_) | Rejection::ApprovalNotOpen(_)) if row.state != "open" => {
+            decided_before(row)
+        }
+        SubmitError::Rejected(rejection) => Refusal::Rejected(rejection),
+        SubmitError::Engine(error) => Refusal::Unavailable(error),
+    }
+}
+
+fn decided_before(row: &ApprovalRow) -> Refusal {
+    if row.state == "expired" {
+        return Refusal::Expired(row.approval_id, row.decided_at.unwrap_or(row.expires_at));
+    }
+    let by = row.decided_by.as_deref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let at = row.decided_at.map(|at| format!(" at {at}")).unwrap_or_default();
+    Refusal::AlreadyDecided(format!("approval {} was {}{by}{at}", row.approval_id, row.state))
+}
+
+const fn state_of(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Approve => "granted",
+        Verdict::Deny => "denied",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn question(change: impl FnOnce(&mut Value)) -> Result<Question, Refusal> {
+        let mut body = json!({
+            "tenant": "default", "approval_id": ApprovalId::mint(), "decision": "approve", "by": "ann", "roles": ["operator"],
+        });
+        change(&mut body);
+        Question::read(body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn only_operators_and_admins_decide() {
+        assert!(question(|_| {}).is_ok());
+        assert!(question(|body| body["roles"] = json!(["viewer", "admin"])).is_ok());
+        for roles in [json!([]), json!(["viewer", "user", "publisher"]), json!(["Operator"])] {
+            let refusal = question(|body| body["roles"] = roles).unwrap_err();
+            assert_eq!(refusal.problem().code, 403);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_before_anything_is_read() {
+        for change in [
+            (|body: &mut Value| body["by"] = json!("")) as fn(&mut Value),
+            |body| body["decision"] = json!("maybe"),
+            |body| body["tenant"] = json!("No.Tenant"),
+            |body| {
+                body["decision"] = json!("deny");
+                body["arguments"] = json!({});
+            },
+        ] {
+            assert_eq!(question(change).unwrap_err().problem().code, 400);
+        }
+    }
+
+    #[test]
+    fn nothing_reaches_the_log_that_postgres_cannot_take() {
+        let question = question(|body| {
+            body["reason"] = json!("a\u{0}b");
+            body["arguments"] = json!({"x": ["\u{0}"]});
+        });
+        let question = question.unwrap();
+        assert_eq!(question.reason.as_deref(), Some("ab"));
+        assert!(!question.arguments.unwrap().to_string().contains("\\u0000"));
+    }
+}

@@ -1,0 +1,75 @@
+//! What the scheduler can be told.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use service::Common;
+
+/// Configuration of the scheduler; the keys that all services have are in [`Common`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The keys that every service has.
+    #[serde(flatten)]
+    pub common: Common,
+    /// Connections to Postgres.
+    pub pool_size: u32,
+    /// Timers that are claimed at once.
+    pub timer_batch: u32,
+    /// Seconds for which a claimed timer is nobody else's; a scheduler that dies leaves its timers for so long.
+    pub timer_claim_seconds: u64,
+    /// Seconds after which a commit counts as not published. Longer than the outbox keeps what was.
+    pub sweep_after_seconds: u64,
+    /// Seconds between two looks at what somebody should be at.
+    pub reap_seconds: u64,
+    /// Seconds for which an open turn or a requested call may be nobody's before it is rung for again.
+    pub neglect_seconds: u64,
+    /// Runs of one tenant that may be under way at once; 0 is no limit. As in ingress, which queues the others.
+    pub max_running: u32,
+    /// Days for which handled deliveries are remembered.
+    pub inbox_days: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            common: Common::for_service("scheduler"),
+            pool_size: 6,
+            timer_batch: 512,
+            timer_claim_seconds: 10,
+            sweep_after_seconds: 5,
+            reap_seconds: 5,
+            neglect_seconds: 15,
+            max_running: 0,
+            inbox_days: 7,
+        }
+    }
+}
+
+impl AsRef<Common> for Config {
+    fn as_ref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Config {
+    pub(crate) fn timer_claim(&self) -> Duration {
+        Duration::from_secs(self.timer_claim_seconds.max(1))
+    }
+
+    pub(crate) fn sweep_after(&self) -> Duration {
+        Duration::from_secs(self.sweep_after_seconds)
+    }
+
+    pub(crate) fn reap_every(&self) -> Duration {
+        Duration::from_secs(self.reap_seconds.max(1))
+    }
+
+    pub(crate) fn neglect(&self) -> Duration {
+        Duration::from_secs(self.neglect_seconds)
+    }
+
+    pub(crate) fn inbox_age(&self) -> Duration {
+        Duration::from_secs(self.inbox_days.max(1).saturating_mul(24 * 3600))
+    }
+}

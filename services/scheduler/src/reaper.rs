@@ -1,0 +1,88 @@
+//! Work that somebody should be at, and nobody is: rung for again, from what the log says. So a worker that died, a lost
+//! message and even a lost stream cost seconds, not work.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use engine::{Engine, EngineError, Leases, Outbox, Reads};
+use kernel::{RunId, Status};
+use tokio_util::sync::CancellationToken;
+
+use crate::leader::Leader;
+
+/// Rows that are looked at together.
+const PAGE: u32 = 1000;
+
+/// Rings for neglected work.
+pub(crate) struct Reaper {
+    reads: Reads,
+    leases: Leases,
+    outbox: Outbox,
+    every: Duration,
+    neglect: Duration,
+}
+
+impl Reaper {
+    pub(crate) fn new(engine: &Engine, every: Duration, neglect: Duration) -> Self {
+        Self { reads: engine.reads(), leases: engine.leases(), outbox: engine.outbox(), every, neglect }
+    }
+
+    /// Looks until told to stop. No run is rung for more often than the interval.
+    pub(crate) async fn run(&self, leader: &Leader, stop: CancellationToken) {
+        loop {
+            if stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_none() {
+                return;
+            }
+            if leader.leads()
+                && let Err(error) = self.look().await
+            {
+                tracing::warn!(error = &error as &dyn std::error::Error, "can't look for neglected work at the moment");
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<(), EngineError> {
+        let mut neglected = self.abandoned_calls().await?;
+        neglected.extend(self.neglected_runs().await?);
+        for run in neglected {
+            let rung = self.outbox.ring(run).await?;
+            if rung > 0 {
+                metrics::counter!("scheduler_rings_total").increment(rung as u64);
+                tracing::info!(run_id = %run, rung, "rang for work that nobody is at");
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs with a call whose effect may be under way, and whose executor has let go of it.
+    async fn abandoned_calls(&self) -> Result<BTreeSet<RunId>, EngineError> {
+        let mut abandoned = BTreeSet::new();
+        let mut after = None;
+        loop {
+            let page = self.reads.started_calls_after(after, PAGE).await?;
+            let names: Vec<_> = page.iter().map(|call| format!("call/{}", call.call_id)).collect();
+            let held = self.leases.held_many(&names).await?;
+            let free = page.iter().zip(held).filter(|(_, held)| !held).map(|(call, _)| call.run_id);
+            abandoned.extend(free);
+            after = page.last().map(|last| (last.started_at, last.call_id));
+            if page.len() < PAGE as usize {
+                return Ok(abandoned);
+            }
+        }
+    }
+
+    /// Runs with an open turn or a requested call that nobody has taken up for too long.
+    async fn neglected_runs(&self) -> Result<Vec<RunId>, EngineError> {
+        let rows = self.reads.attention(self.neglect, PAGE).await?;
+        let names: Vec<_> = rows.iter().filter_map(|row| row.turn_id.map(|turn| format!("turn/{turn}"))).collect();
+        let mut held = self.leases.held_many(&names).await?.into_iter();
+        let neglected = rows.iter().filter(|row| match row.turn_id {
+            Some(_) => !held.next().unwrap_or(false),
+            // That is for the admission.
+            None if row.status == Status::Queued => false,
+            // Which of its calls it is for, and whether somebody is at it, is for the executor to say.
+            None => true,
+        });
+        Ok(neglected.map(|row| row.run_id).collect())
+    }
+}
