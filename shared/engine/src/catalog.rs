@@ -217,7 +217,9 @@ probe:
         let catalog = ToolCatalog::load("/nowhere").unwrap();
         assert_eq!(catalog.all().len(), SHIPPED.len());
         for tool in catalog.all() {
-            assert_eq!(tool.input.get("additionalProperties"), Some(&Value::Bool(false)), "{}", tool.name);
+            // An echo takes whatever it is given.
+            let closed = tool.input.get("additionalProperties") == Some(&Value::Bool(false));
+            assert!(closed || tool.name == "test.echo", "{}", tool.name);
             assert_eq!(catalog.digest(&tool.name).map(str::len), Some(64));
         }
         for (name, needs_start) in [

@@ -161,12 +161,7 @@ impl Engine {
     /// What a crash or a lost stream left unpublished.
     #[must_use]
     pub fn outbox(&self) -> Outbox {
-        Outbox::new(
-            self.pool().clone(),
-            self.inner.loader.clone(),
-            &self.inner.bus,
-            self.inner.options.outbox_keep,
-        )
+        Outbox::new(self.pool().clone(), self.inner.loader.clone(), &self.inner.bus, self.inner.options.outbox_keep)
     }
 
     /// Queries over runs and what belongs to them.

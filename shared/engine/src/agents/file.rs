@@ -129,7 +129,9 @@ fn names_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
         if !is_tool_name(tool) {
             return Some(Problem::new(
                 tool,
-                format!("`{tool}` is not the name of a tool: use 1 to 63 letters, digits, `.`, `_` or `-`, such as `shell.run`"),
+                format!(
+                    "`{tool}` is not the name of a tool: use 1 to 63 letters, digits, `.`, `_` or `-`, such as `shell.run`"
+                ),
             ));
         }
         if !seen.insert(tool) {

@@ -22,7 +22,7 @@ pub const MAX_FILTER_BYTES: usize = 1024;
 /// The deepest nesting of a filter's parts.
 const MAX_DEPTH: usize = 48;
 /// The most that one evaluation may cost, in steps of about 100 ns.
-const MAX_STEPS: f64 = 2e6;
+const MAX_STEPS: f64 = 5e6;
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 

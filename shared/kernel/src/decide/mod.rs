@@ -42,6 +42,7 @@ pub fn decide(
     command: &Command,
     now: Timestamp,
 ) -> Result<Decision, Rejection> {
+    let now = whole_micros(now);
     if let Command::Create(create) = command {
         return control::create(run_id, state, create, now);
     }
@@ -220,6 +221,11 @@ impl Decider {
     fn has_fresh_message(&self, based_on: crate::Seq) -> bool {
         self.state.facts.iter().any(|fact| fact.kind == FactKind::Message && fact.seq > based_on)
     }
+}
+
+/// The log keeps no finer time: a state folded from it is the state that was decided.
+fn whole_micros(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
 }
 
 /// The first event of a run makes its state.
