@@ -1,1 +1,201 @@
-//! ingress
+//! The only public door: HTTP API, CloudEvents from NATS, event streams.
+//!
+//! | to change | open |
+//! | --- | --- |
+//! | who may call, and with what role | `auth/` |
+//! | a call of the API | `api/`, one module per resource |
+//! | how errors look | `problem.rs` |
+//! | how a run is started | `runs.rs` |
+//! | what an event from outside does | `inbound/` |
+//! | streams of a run | `stream.rs`, `live.rs` |
+
+mod api;
+mod auth;
+mod body;
+mod config;
+mod inbound;
+mod live;
+mod problem;
+mod runs;
+mod snapshot;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use bus::{Bus, BusOptions, BusState, CloudEventLimits, ConsumeOptions, Namespace};
+use engine::{Engine, EngineOptions};
+use kernel::Role;
+use service::Ctx;
+use tokio_util::task::TaskTracker;
+
+use api::approvals::ApprovalsApi;
+use api::artifacts::ArtifactsApi;
+use api::cloudevents::EventsInApi;
+use api::control::ControlApi;
+use api::events::EventsApi;
+use api::runs::RunsApi;
+use auth::{Auth, TokenFileError, Tokens};
+use inbound::Inbound;
+use live::Live;
+use runs::Runs;
+use snapshot::Snapshots;
+use stream::Streams;
+
+pub use api::openapi::text as openapi;
+pub use config::{AuthMode, Config};
+
+/// Events from NATS that are handled at once.
+const CONCURRENCY: usize = 64;
+/// What the consumer leaves of the time to drain for what comes after it.
+const DRAIN_MARGIN: Duration = Duration::from_secs(2);
+
+/// Why ingress could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] service::ConfigError),
+    /// A namespace that NATS can't have.
+    #[error(transparent)]
+    Namespace(#[from] bus::InvalidNamespace),
+    /// NATS.
+    #[error("NATS is not usable")]
+    Bus(#[from] bus::BusError),
+    /// The stores.
+    #[error("the stores are not usable")]
+    Engine(#[from] engine::EngineError),
+    /// The client for the artifact service.
+    #[error("can't make an HTTP client")]
+    Http(#[from] reqwest::Error),
+    /// The port.
+    #[error(transparent)]
+    Serve(#[from] service::ServeError),
+}
+
+/// Runs the public door until it is asked to stop.
+///
+/// # Errors
+/// When something that it needs can't be had at the start.
+pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
+    let config = Arc::clone(&ctx.config);
+    config.check()?;
+    let auth = auth(&ctx)?;
+    let bus = Bus::connect(BusOptions {
+        namespace: Namespace::new(config.common.namespace.clone())?,
+        ..BusOptions::new(config.common.nats_url.expose(), ctx.name)
+    })
+    .await?;
+    let engine = Engine::start(engine_options(&config), bus.clone()).await?;
+    watch_health(&ctx, &bus, &engine);
+
+    let live = Live::default();
+    ctx.shutdown.spawn_background(live.listen(&bus, ctx.shutdown.closing()).await?);
+    let runs = Runs::new(&engine, engine.agents(), ctx.tracer.clone(), config.max_running, config.trace_ratio);
+    let inbound = Inbound::new(&engine, runs.clone(), ctx.tracer.clone());
+    let requests = TaskTracker::new();
+    let resources = resources(&ctx, &engine, &runs, &inbound, live)?;
+    ctx.serve(config.common.listen, api::router(resources, auth, config.body_limit_bytes, requests.clone())).await?;
+    close_last(&ctx, requests, &engine, &bus);
+
+    let stopping = ctx.shutdown.stopping();
+    let sweeping = tokio::spawn(inbound::sweep(inbound.clone(), config.sweep(), stopping.clone()));
+    let options = ConsumeOptions {
+        concurrency: CONCURRENCY,
+        drain: config.common.drain().saturating_sub(DRAIN_MARGIN),
+        ..ConsumeOptions::default()
+    };
+    let handler = move |delivery| {
+        let inbound = inbound.clone();
+        async move { Ok(inbound::handle(inbound, delivery).await) }
+    };
+    bus.consume("ingress", options, handler, stopping)?.join().await;
+    if let Err(error) = sweeping.await {
+        tracing::error!(%error, "the sweep ended badly");
+    }
+    Ok(())
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let common = &config.common;
+    EngineOptions {
+        namespace: common.namespace.clone(),
+        schema: common.schema.clone(),
+        pool_size: config.pool_size,
+        ..EngineOptions::new(Role::Ingress, common.database_url.expose(), common.redis_url.expose())
+    }
+}
+
+fn auth(ctx: &Ctx<Config>) -> Result<Auth, service::ConfigError> {
+    match ctx.config.auth {
+        AuthMode::Off => {
+            tracing::warn!("authentication is off: everybody who reaches this port is an operator");
+            Ok(Auth::Off)
+        }
+        AuthMode::Required => {
+            let loaded = Tokens::load(&ctx.config.tokens);
+            let tokens = loaded.map_err(|error: TokenFileError| config::invalid("tokens", error.to_string()))?;
+            let tokens = Arc::new(tokens);
+            ctx.shutdown.spawn_background(Arc::clone(&tokens).follow(ctx.shutdown.closing()));
+            Ok(Auth::Tokens(tokens))
+        }
+    }
+}
+
+fn watch_health(ctx: &Ctx<Config>, bus: &Bus, engine: &Engine) {
+    let connection = bus.clone();
+    ctx.health.check("bus", move || {
+        let state = connection.state();
+        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("NATS: {state:?}")) } }
+    });
+    let stores = engine.clone();
+    ctx.health.check("stores", move || {
+        let stores = stores.clone();
+        async move { stores.ping().await.map_err(|error| error.to_string()) }
+    });
+}
+
+/// The routes below `/v1`, each resource with what it uses.
+fn resources(
+    ctx: &Ctx<Config>,
+    engine: &Engine,
+    runs: &Runs,
+    inbound: &Inbound,
+    live: Live,
+) -> Result<Vec<Router>, Error> {
+    let config = &ctx.config;
+    let (reads, bus) = (engine.reads(), engine.bus().clone());
+    let streams = Streams::new(engine, live, config.heartbeat(), ctx.shutdown.stopping());
+    let limits = CloudEventLimits { max_bytes: config.body_limit_bytes, ..CloudEventLimits::default() };
+    let common = &config.common;
+    Ok(vec![
+        api::runs::router(RunsApi {
+            runs: runs.clone(),
+            reads: reads.clone(),
+            snapshots: Snapshots::new(engine),
+            idempotency: engine.idempotency(),
+        }),
+        api::events::router(EventsApi { reads: reads.clone(), streams }),
+        api::control::router(ControlApi { engine: engine.clone(), reads: reads.clone(), tracer: ctx.tracer.clone() }),
+        api::waits::router(reads.clone()),
+        api::approvals::router(ApprovalsApi { reads: reads.clone(), bus }),
+        api::artifacts::router(ArtifactsApi::new(reads, &common.artifact_url, common.internal_token.clone())?),
+        api::cloudevents::router(EventsInApi { inbound: inbound.clone(), limits }),
+        api::agents::router(runs.agents().clone()),
+    ])
+}
+
+/// Once the last request is answered: commits what was accepted, and leaves NATS in order.
+fn close_last(ctx: &Ctx<Config>, requests: TaskTracker, engine: &Engine, bus: &Bus) {
+    let (closing, engine, bus) = (ctx.shutdown.closing(), engine.clone(), bus.clone());
+    ctx.shutdown.spawn_background(async move {
+        closing.cancelled().await;
+        requests.close();
+        requests.wait().await;
+        engine.drain().await;
+        if let Err(error) = bus.drain().await {
+            tracing::warn!(%error, "NATS was not left in order; what was not acknowledged is delivered again");
+        }
+    });
+}

@@ -1,1 +1,5 @@
-fn main() {}
+//! The public door, as a process.
+
+fn main() -> std::process::ExitCode {
+    service::main("ingress", ingress::run)
+}

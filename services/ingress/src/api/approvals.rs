@@ -1,0 +1,309 @@
+//! `/v1/approvals`: what people are asked, and their answers.
+//!
+//! Deciding is the approval service's alone: this door only says who asks for it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::get;
+use bus::{Bus, BusError, subject};
+use engine::{ApprovalRow, Reads};
+use kernel::{ApprovalId, CallId, RunId, TenantId, Timestamp, Trust, call::Verdict};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+use utoipa::{IntoParams, ToSchema};
+
+use super::runs::{idempotency_key, known_word, page_size};
+use super::schema;
+use crate::auth::{Operator, Principal, Role, Viewer};
+use crate::body::{JsonBody, Params, Segments, id};
+use crate::problem::Problem;
+
+/// How long a decision may take to be committed.
+const DECIDE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What the handlers here use.
+#[derive(Clone)]
+pub(crate) struct ApprovalsApi {
+    pub reads: Reads,
+    pub bus: Bus,
+}
+
+pub(crate) fn router(api: ApprovalsApi) -> Router {
+    Router::new()
+        .route("/approvals", get(list))
+        .route("/approvals/{approval_id}", get(show).post(decide))
+        .with_state(api)
+}
+
+/// Which approvals to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ApprovalParams {
+    /// Only those in this state: `open`, `granted`, `denied` or `expired`.
+    state: Option<String>,
+    /// Most of them in one answer, 1 to 1000.
+    #[param(minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<u32>,
+}
+
+/// Approvals, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ApprovalPage {
+    /// The approvals.
+    items: Vec<ApprovalView>,
+}
+
+/// A question to a person, and the answer if there is one.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ApprovalView {
+    /// Which question.
+    #[schema(value_type = uuid::Uuid)]
+    approval_id: ApprovalId,
+    /// `call` if it lets a tool call pass, `question` if the agent asks something.
+    kind: &'static str,
+    /// The run that asks.
+    #[schema(value_type = uuid::Uuid)]
+    run_id: RunId,
+    /// The call that it lets pass.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    call_id: Option<CallId>,
+    /// Which tool, for a call.
+    tool: Option<String>,
+    /// What is asked.
+    question: String,
+    /// The arguments of the call, as they would be used.
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Box<RawValue>>,
+    /// The lowest trust behind the arguments: `untrusted` if they may have been chosen by somebody outside.
+    #[schema(value_type = schema::Trust)]
+    trust: Trust,
+    /// The policies that ask, with their words.
+    reasons: Vec<String>,
+    /// `open`, `granted`, `denied` or `expired`.
+    state: String,
+    /// When it was asked.
+    requested_at: Timestamp,
+    /// When no answer becomes a no.
+    expires_at: Timestamp,
+    /// When it was decided.
+    decided_at: Option<Timestamp>,
+    /// Who decided.
+    decided_by: Option<String>,
+    /// What they wrote.
+    reason: Option<String>,
+}
+
+/// A decision.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DecisionRequest {
+    /// `approve` or `deny`.
+    decision: Decision,
+    /// The arguments as they should be instead; only with `approve`.
+    #[serde(default)]
+    arguments: Option<Value>,
+    /// In words. The agent sees it.
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// What may be decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Decision {
+    /// Yes.
+    Approve,
+    /// No.
+    Deny,
+}
+
+impl From<Decision> for Verdict {
+    fn from(decision: Decision) -> Self {
+        match decision {
+            Decision::Approve => Self::Approve,
+            Decision::Deny => Self::Deny,
+        }
+    }
+}
+
+/// What the approval service is asked.
+#[derive(Debug, Serialize)]
+struct DecideQuestion<'a> {
+    tenant: &'a TenantId,
+    approval_id: ApprovalId,
+    decision: Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    by: &'a str,
+    roles: &'a [Role],
+    /// The same for every repetition of a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+}
+
+/// List approvals
+#[utoipa::path(
+    get, path = "/v1/approvals", tag = "approvals", params(ApprovalParams),
+    responses((status = 200, description = "Approvals, newest first", body = ApprovalPage)),
+)]
+pub(crate) async fn list(
+    Viewer(principal): Viewer,
+    State(api): State<ApprovalsApi>,
+    Params(params): Params<ApprovalParams>,
+) -> Result<Json<ApprovalPage>, Problem> {
+    let states = ["open", "granted", "denied", "expired"];
+    let state = params.state.as_deref().map(|word| known_word(word, "state", states.into_iter().map(|s| (s, s))));
+    let rows = api.reads.approvals(&principal.tenant, state.transpose()?, page_size(params.limit)?).await?;
+    Ok(Json(ApprovalPage { items: rows.into_iter().map(ApprovalView::from).collect() }))
+}
+
+/// Look at an approval
+#[utoipa::path(
+    get, path = "/v1/approvals/{approval_id}", tag = "approvals",
+    params(("approval_id" = uuid::Uuid, Path, description = "Which approval")),
+    responses((status = 200, description = "The question, and the answer if there is one", body = ApprovalView)),
+)]
+pub(crate) async fn show(
+    Viewer(principal): Viewer,
+    State(api): State<ApprovalsApi>,
+    Segments(approval): Segments<String>,
+) -> Result<Json<ApprovalView>, Problem> {
+    let approval_id = id(&approval, "unknown_approval")?;
+    api.find(&principal.tenant, approval_id).await.map(|row| Json(row.into()))
+}
+
+/// Decide an approval
+///
+/// The first decision counts; a later one is answered with 409 and what was decided.
+#[utoipa::path(
+    post, path = "/v1/approvals/{approval_id}", tag = "approvals", request_body = DecisionRequest,
+    params(
+        ("approval_id" = uuid::Uuid, Path, description = "Which approval"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes repeating the request harmless"),
+    ),
+    responses(
+        (status = 200, description = "The decision is in the log", body = ApprovalView),
+        (status = 409, description = "It was decided before, or has expired; `approval` says what was decided",
+         body = crate::problem::ProblemDetails, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn decide(
+    Operator(principal): Operator,
+    State(api): State<ApprovalsApi>,
+    Segments(approval): Segments<String>,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<DecisionRequest>,
+) -> Result<Json<ApprovalView>, Problem> {
+    let approval_id = id(&approval, "unknown_approval")?;
+    if request.arguments.is_some() && request.decision == Decision::Deny {
+        return Err(Problem::unprocessable("invalid_field", "a denied call has no arguments")
+            .field("arguments")
+            .remedy("leave `arguments` out, or approve"));
+    }
+    // Also keeps what other tenants ask unknown here.
+    api.find(&principal.tenant, approval_id).await?;
+    api.ask(&principal, approval_id, request, idempotency_key(&headers)?).await?;
+    api.find(&principal.tenant, approval_id).await.map(|row| Json(row.into()))
+}
+
+impl ApprovalsApi {
+    async fn find(&self, tenant: &TenantId, approval_id: ApprovalId) -> Result<ApprovalRow, Problem> {
+        self.reads.approval(tenant, approval_id).await?.ok_or_else(|| {
+            Problem::not_found("unknown_approval", format!("there is no approval `{approval_id}`"))
+                .remedy("`GET /v1/approvals` lists them")
+        })
+    }
+
+    async fn ask(
+        &self,
+        by: &Principal,
+        approval_id: ApprovalId,
+        request: DecisionRequest,
+        request_id: Option<&str>,
+    ) -> Result<(), Problem> {
+        let question = DecideQuestion {
+            tenant: &by.tenant,
+            approval_id,
+            decision: request.decision.into(),
+            arguments: request.arguments,
+            reason: request.reason,
+            by: &by.name,
+            roles: &by.roles,
+            request_id,
+        };
+        match self.bus.request_json::<_, Value>(&subject::svc("approval", "decide"), &question, DECIDE_WITHIN).await {
+            Ok(_) => Ok(()),
+            Err(BusError::Refused { code, message, .. }) => self.refused(&by.tenant, approval_id, code, &message).await,
+            Err(error @ (BusError::NoResponders { .. } | BusError::RequestTimedOut { .. })) => {
+                tracing::warn!(%error, "the approval service does not answer");
+                Err(Problem::unavailable("approval_unavailable", "the approval service does not answer at the moment"))
+            }
+            Err(error) if error.is_transient() => {
+                tracing::warn!(%error, "can't ask the approval service");
+                Err(Problem::unavailable("bus_unavailable", "the message bus can't be reached at the moment"))
+            }
+            Err(error) => Err(Problem::internal(&error)),
+        }
+    }
+
+    /// What the approval service's refusal means here. Its words begin with a stable one.
+    async fn refused(&self, tenant: &TenantId, approval: ApprovalId, code: u16, words: &str) -> Result<(), Problem> {
+        let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let stable = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        let (word, detail) = match words.split_once(": ").filter(|(word, _)| stable(word)) {
+            Some((word, detail)) => (Some(word.to_owned()), detail),
+            None => (None, words),
+        };
+        let coded = |otherwise: &'static str| word.map_or(Cow::Borrowed(otherwise), Cow::Owned);
+        Err(match status {
+            StatusCode::CONFLICT | StatusCode::GONE => {
+                let row = self.find(tenant, approval).await?;
+                let decided =
+                    serde_json::to_value(ApprovalView::from(row)).map_err(|error| Problem::internal(&error))?;
+                Problem::conflict(coded("already_decided"), detail)
+                    .remedy("the first decision counts")
+                    .with("approval", decided)
+            }
+            StatusCode::NOT_FOUND => Problem::not_found("unknown_approval", detail),
+            StatusCode::FORBIDDEN => Problem::new(status, coded("insufficient_role"), detail),
+            StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => {
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_decision", detail)
+                    .remedy("see the tool's schema for its arguments")
+            }
+            _ => {
+                tracing::warn!(%status, words, "the approval service failed");
+                Problem::unavailable("approval_unavailable", "the approval service could not do it at the moment")
+            }
+        })
+    }
+}
+
+impl From<ApprovalRow> for ApprovalView {
+    fn from(row: ApprovalRow) -> Self {
+        Self {
+            approval_id: row.approval_id,
+            kind: if row.call_id.is_some() { "call" } else { "question" },
+            run_id: row.run_id,
+            call_id: row.call_id,
+            tool: row.tool,
+            question: row.question,
+            arguments: row.arguments,
+            trust: row.trust,
+            reasons: row.reasons,
+            state: row.state,
+            requested_at: row.requested_at,
+            expires_at: row.expires_at,
+            decided_at: row.decided_at,
+            decided_by: row.decided_by,
+            reason: row.decision,
+        }
+    }
+}

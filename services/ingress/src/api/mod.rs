@@ -1,0 +1,84 @@
+//! The HTTP API: one module per resource, each with the state that its handlers use and no more.
+
+pub(crate) mod agents;
+pub(crate) mod approvals;
+pub(crate) mod artifacts;
+pub(crate) mod cloudevents;
+pub(crate) mod control;
+pub(crate) mod event;
+pub(crate) mod events;
+pub(crate) mod openapi;
+mod page;
+pub(crate) mod runs;
+pub(crate) mod schema;
+mod turn;
+pub(crate) mod waits;
+mod why;
+
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use tokio_util::task::TaskTracker;
+use tower_http::set_header::SetResponseHeaderLayer;
+
+use crate::auth::{Auth, authenticate};
+use crate::problem::Problem;
+
+/// Puts the routes of `resources` below `/v1`, behind authentication, and the open pages beside them.
+///
+/// `requests` tells whether any request is still being answered.
+pub(crate) fn router(
+    resources: impl IntoIterator<Item = Router>,
+    auth: Auth,
+    limit: usize,
+    requests: TaskTracker,
+) -> Router {
+    let v1 = resources
+        .into_iter()
+        .fold(Router::new(), Router::merge)
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(auth, authenticate));
+    let nosniff =
+        SetResponseHeaderLayer::if_not_present(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Router::new()
+        .nest("/v1", v1)
+        .merge(page::router())
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(limit))
+        .layer(nosniff)
+        .layer(from_fn_with_state(requests, measure))
+}
+
+async fn unknown_path(uri: Uri) -> Problem {
+    Problem::not_found("unknown_path", format!("there is nothing at `{}`", uri.path()))
+        .remedy("`/openapi.json` lists what there is")
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        format!("`{method}` can't be used on `{}`", uri.path()),
+    )
+    .remedy("the header `Allow` lists what can")
+}
+
+/// Counts and times requests. A stream counts until its head is sent.
+async fn measure(State(requests): State<TaskTracker>, request: Request, next: Next) -> Response {
+    let _open = requests.token();
+    let begun = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let method = request.method().clone();
+    let response = next.run(request).await;
+    let status = response.status().as_u16().to_string();
+    metrics::histogram!("ingress_request_seconds", "route" => route.clone()).record(begun.elapsed());
+    metrics::counter!("ingress_requests_total", "route" => route, "method" => method.to_string(), "status" => status)
+        .increment(1);
+    response
+}

@@ -1,0 +1,114 @@
+//! What the public door can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use service::{Common, ConfigError};
+
+/// Configuration of the ingress service; the keys that all services have are in [`Common`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The keys that every service has.
+    #[serde(flatten)]
+    pub common: Common,
+    /// JSON file of hashed API tokens: `[{name, tenant, roles, sha256, expires?}]`. Read again when it changes.
+    pub tokens: PathBuf,
+    /// Whether callers have to show a token.
+    pub auth: AuthMode,
+    /// Largest request body, in bytes.
+    pub body_limit_bytes: usize,
+    /// Runs of one tenant that may be under way at once; further ones are queued. 0 is no limit.
+    pub max_running: u64,
+    /// Share of runs whose spans are exported, from 0 to 1; decided when a run is created.
+    pub trace_ratio: f64,
+    /// Seconds between two signs of life on a quiet event stream; the log is looked at, too.
+    pub heartbeat_seconds: u64,
+    /// Seconds between two looks for events from outside that were recorded but not acted upon.
+    pub sweep_seconds: u64,
+    /// Connections to Postgres.
+    pub pool_size: u32,
+}
+
+/// Whether callers have to show a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuthMode {
+    /// Every call to `/v1` needs a token of the file.
+    #[default]
+    Required,
+    /// Everybody is the operator of the tenant `default`. Only on a loopback address.
+    Off,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            common: Common::for_service("ingress"),
+            tokens: PathBuf::new(),
+            auth: AuthMode::Required,
+            body_limit_bytes: 1024 * 1024,
+            max_running: 0,
+            trace_ratio: 1.0,
+            heartbeat_seconds: 15,
+            sweep_seconds: 5,
+            pool_size: 8,
+        }
+    }
+}
+
+impl AsRef<Common> for Config {
+    fn as_ref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Config {
+    pub(crate) fn heartbeat(&self) -> Duration {
+        Duration::from_secs(self.heartbeat_seconds.max(1))
+    }
+
+    pub(crate) fn sweep(&self) -> Duration {
+        Duration::from_secs(self.sweep_seconds.max(1))
+    }
+
+    /// What no single key can say by itself.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        match self.auth {
+            AuthMode::Off if !self.common.listen.ip().is_loopback() => Err(invalid(
+                "auth",
+                format!(
+                    "`off` would let anybody who reaches {} do anything: listen on a loopback address, or give a token file",
+                    self.common.listen
+                ),
+            )),
+            AuthMode::Required if self.tokens.as_os_str().is_empty() => Err(invalid(
+                "tokens",
+                "no token file, so nobody could call the API: name one (ESC_TOKENS), or set `auth` to `off` on a loopback \
+                 address",
+            )),
+            _ if !(0.0..=1.0).contains(&self.trace_ratio) => Err(invalid("trace_ratio", "not between 0 and 1")),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn invalid(key: &str, message: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid { key: key.into(), origin: "the configuration of ingress".into(), message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_in_by_default_and_off_stays_at_home() {
+        assert!(Config::default().check().is_err());
+        let off = Config { auth: AuthMode::Off, ..Config::default() };
+        assert!(off.check().is_ok());
+        let mut open = off;
+        open.common.listen = ([0, 0, 0, 0], 8080).into();
+        assert!(open.check().is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! CloudEvents on NATS: `in.<tenant>.<source>.<type...>`.
+
+use bus::{Delivery, Outcome, Subject};
+use kernel::TenantId;
+
+use super::{AcceptError, Inbound};
+
+/// Takes one message. What is no event of ours becomes a dead letter with the reason.
+///
+/// Tenant and source are the subject's, since that is what the server lets a publisher write; what the event's own headers
+/// say of them is data.
+pub(crate) async fn handle(inbound: Inbound, delivery: Delivery) -> Outcome {
+    let (tenant, source) = match address(&delivery.subject) {
+        Ok(address) => address,
+        Err(reason) => return refuse(&delivery, reason),
+    };
+    let event = match delivery.cloud_event() {
+        Ok(event) => event,
+        Err(error) => return refuse(&delivery, error.to_string()),
+    };
+    let traceparent = event.traceparent().or_else(|| delivery.traceparent());
+    match inbound.accept(&tenant, &source, &event, traceparent).await {
+        Ok(_) => Outcome::Ack,
+        Err(AcceptError::KeyTooLong(reason)) => refuse(&delivery, reason),
+        Err(AcceptError::Store(error)) if error.is_transient() => Outcome::defer(chain(&error)),
+        Err(AcceptError::Store(error)) => Outcome::retry(chain(&error)),
+    }
+}
+
+fn address(subject: &str) -> Result<(TenantId, String), String> {
+    match Subject::parse(subject) {
+        Ok(Subject::Inbound { tenant, source, .. }) => {
+            tenant.parse().map(|tenant| (tenant, source)).map_err(|error: kernel::IdError| error.to_string())
+        }
+        Ok(_) => Err(format!("`{subject}` is not of the form in.<tenant>.<source>.<type>")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn refuse(delivery: &Delivery, reason: String) -> Outcome {
+    metrics::counter!("ingress_events_total", "outcome" => "malformed").increment(1);
+    tracing::warn!(subject = delivery.subject, reason, "a message from outside is no event of ours");
+    Outcome::Dead { reason }
+}
+
+/// An error and what is behind it, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_subject_says_whose_event_it_is() {
+        let (tenant, source) = address("in.acme.github.github.push").unwrap();
+        assert_eq!((tenant.as_str(), source.as_str()), ("acme", "github"));
+        for bad in ["in.acme.github", "in.ACME.github.push", "log.acme.github", "in.acme.git%hub.push"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+}

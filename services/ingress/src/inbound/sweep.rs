@@ -1,0 +1,48 @@
+//! What a crash left between recording an event and dispatching it.
+
+use std::time::Duration;
+
+use engine::EngineError;
+use tokio_util::sync::CancellationToken;
+
+use super::Inbound;
+
+/// Younger ones are probably being dispatched just now.
+const OLDER_THAN: Duration = Duration::from_secs(10);
+/// Events in one look.
+const BATCH: u32 = 100;
+
+/// Dispatches what was left, every so often, until the token is cancelled. Several instances may do it at once.
+pub(crate) async fn sweep(inbound: Inbound, every: Duration, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        if let Err(error) = once(&inbound, OLDER_THAN).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "can't look for events that were left");
+        }
+    }
+}
+
+/// Looks once. Tells how many were dispatched. One that fails is left to the next look, and the others go on.
+async fn once(inbound: &Inbound, older_than: Duration) -> Result<usize, EngineError> {
+    let mut done = 0;
+    for recorded in inbound.externals.undispatched(older_than, BATCH).await? {
+        let matches = inbound.externals.matching(&recorded).await?;
+        let position = recorded.external.position;
+        match inbound.dispatch(&recorded, matches).await {
+            Ok(()) => done += 1,
+            Err(error) => {
+                tracing::warn!(
+                    position,
+                    error = &error as &dyn std::error::Error,
+                    "an event still can't be dispatched"
+                );
+            }
+        }
+    }
+    if done > 0 {
+        tracing::info!(events = done, "dispatched events that were left behind");
+        metrics::counter!("ingress_events_swept_total").increment(done as u64);
+    }
+    Ok(done)
+}
