@@ -100,7 +100,8 @@ async fn one_run(target: &Target, run: &str, events: &mut UnboundedReceiver<Seen
     let approval = asked["approval"]["approval_id"].as_str().ok_or("an approval without an id")?.to_owned();
     let decided = Instant::now();
     let decision = json!({ "decision": "approve" });
-    let deciding = target.post(&format!("/v1/approvals/{approval}"), &decision);
+    let path = format!("/v1/approvals/{approval}");
+    let deciding = target.post(&path, &decision);
     let (answer, resumed) = tokio::join!(deciding, async {
         wait_for(target, run, events, "run.completed").await.map(|_| decided.elapsed())
     });

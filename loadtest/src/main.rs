@@ -43,7 +43,9 @@ async fn main() -> ExitCode {
     };
     match figures {
         Ok(figures) => {
-            if !arguments.json && let Ok(pretty) = serde_json::to_string_pretty(&figures) {
+            if !arguments.json
+                && let Ok(pretty) = serde_json::to_string_pretty(&figures)
+            {
                 println!("{pretty}");
             }
             println!("{figures}");
