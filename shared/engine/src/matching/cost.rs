@@ -230,7 +230,14 @@ impl<'e> Bill<'e> {
             | operators::OPT_INDEX
             | operators::OPT_SELECT => 0.0,
             // A comparison ends with the smaller side.
-            operators::EQUALS | operators::NOT_EQUALS | "startsWith" | "endsWith" => {
+            operators::EQUALS
+            | operators::NOT_EQUALS
+            | operators::LESS
+            | operators::LESS_EQUALS
+            | operators::GREATER
+            | operators::GREATER_EQUALS
+            | "startsWith"
+            | "endsWith" => {
                 operands.map(|operand| self.reading(operand, times)).reduce(f64::min).unwrap_or_default()
             }
             "matches" => {
@@ -238,7 +245,7 @@ impl<'e> Bill<'e> {
                 times * compiling + operands.map(|operand| 8.0 * self.reading(operand, times)).sum::<f64>()
             }
             // The loop of `map` and `filter` appends in place; what is appended is billed as an element of a list.
-            operators::ADD if self.is_append(call) => 0.0,
+            operators::ADD if element_of(call).is_some() => 0.0,
             _ => operands.map(|operand| self.reading(operand, times)).sum(),
         }
     }
@@ -264,35 +271,36 @@ impl<'e> Bill<'e> {
             (Expr::Literal(LiteralValue::String(text)), _) => weigh_text(text.inner()),
             (Expr::Literal(_), _) => 1.0,
             (Expr::Comprehension(comprehension), _) if matches!(comprehension.accu_init.expr, Expr::List(_)) => {
-                self.size_of(&comprehension.iter_range) * self.size_of(&comprehension.loop_step).max(1.0)
+                self.size_of_list(comprehension)
             }
             (Expr::Comprehension(_), _) => 1.0,
+            (Expr::Call(call), _) if !may_be_large(call) => 1.0,
             (other, _) => 1.0 + parts(other).into_iter().map(|part| self.size_of(part)).sum::<f64>(),
         }
     }
 
-    fn is_append(&self, call: &CallExpr) -> bool {
-        let appended = call.args.get(1).is_some_and(|arg| matches!(arg.expr, Expr::List(_)));
-        appended && matches!(call.args.first().map(|arg| &arg.expr), Some(Expr::Ident(name)) if name.starts_with('@'))
+    /// What `map` and `filter` make of a range: parts of it, which are no more than all of it, or something for each value.
+    fn size_of_list(&self, comprehension: &ComprehensionExpr) -> f64 {
+        let range = &comprehension.iter_range;
+        let of_event = match self.root(range) {
+            Root::Event => true,
+            Root::Scope(scope) => matches!(scope.values, Values::Parts { .. }),
+            Root::Other => false,
+        };
+        let element = appended(&comprehension.loop_step);
+        let is_part = element.is_some_and(|element| begins_with(&element.expr) == Some(&comprehension.iter_var));
+        if of_event && is_part {
+            self.size
+        } else {
+            self.size_of(range) * element.map_or(self.size, |element| self.size_of(element)).max(1.0)
+        }
     }
 
-    /// Where a chain of fields and indices begins.
+    /// What a chain of fields and indices is a part of.
     fn root(&self, expression: &IdedExpr) -> Root<'e> {
-        let mut at = &expression.expr;
-        loop {
-            match at {
-                Expr::Select(select) if !select.test => at = &select.operand.expr,
-                Expr::Call(call) if is_access(call) => match call.args.first() {
-                    Some(operand) => at = &operand.expr,
-                    None => return Root::Other,
-                },
-                Expr::Ident(name) => {
-                    let scope = self.scopes.iter().rev().find(|scope| scope.name == name);
-                    return scope.copied().map_or(Root::Event, Root::Scope);
-                }
-                _ => return Root::Other,
-            }
-        }
+        let Some(name) = begins_with(&expression.expr) else { return Root::Other };
+        let scope = self.scopes.iter().rev().find(|scope| scope.name == name);
+        scope.copied().map_or(Root::Event, Root::Scope)
     }
 }
 
@@ -302,8 +310,55 @@ enum Root<'e> {
     Other,
 }
 
+/// The name that a chain of fields and indices begins with.
+fn begins_with(mut at: &Expr) -> Option<&String> {
+    loop {
+        match at {
+            Expr::Select(select) if !select.test => at = &select.operand.expr,
+            Expr::Call(call) if is_access(call) => at = &call.args.first()?.expr,
+            Expr::Ident(name) => return Some(name),
+            _ => return None,
+        }
+    }
+}
+
 fn is_access(call: &CallExpr) -> bool {
     matches!(call.func_name.as_str(), operators::INDEX | operators::OPT_INDEX | operators::OPT_SELECT)
+}
+
+/// Whether a call can give more than a number, a flag or a time.
+fn may_be_large(call: &CallExpr) -> bool {
+    matches!(
+        call.func_name.as_str(),
+        operators::CONDITIONAL
+            | operators::ADD
+            | operators::INDEX
+            | operators::OPT_INDEX
+            | operators::OPT_SELECT
+            | "string"
+            | "bytes"
+            | "dyn"
+            | "orValue"
+            | "value"
+    )
+}
+
+/// What the step of `map` or `filter` appends: `@result + [element]`, for `filter` within a condition.
+fn appended(step: &IdedExpr) -> Option<&IdedExpr> {
+    match &step.expr {
+        Expr::Call(call) if call.func_name == operators::CONDITIONAL => appended(call.args.get(1)?),
+        Expr::Call(call) => element_of(call),
+        _ => None,
+    }
+}
+
+fn element_of(call: &CallExpr) -> Option<&IdedExpr> {
+    let [result, list] = call.args.as_slice() else { return None };
+    let grows = call.func_name == operators::ADD && matches!(&result.expr, Expr::Ident(name) if name.starts_with('@'));
+    match &list.expr {
+        Expr::List(list) if grows => list.elements.first(),
+        _ => None,
+    }
 }
 
 /// The pattern of a call of `matches`, if it is written out.
@@ -314,7 +369,7 @@ fn pattern(call: &CallExpr) -> Option<&str> {
     }
 }
 
-/// A pattern is compiled each time: about a hundred steps a character, times what its counted repetitions multiply.
+/// A pattern is compiled each time: about a hundred and more steps a character, times what its counted repetitions multiply.
 fn compiling(pattern: &str) -> f64 {
     let counted = pattern.split('{').skip(1).filter_map(|rest| rest.split('}').next());
     let most = |range: &str| range.split(',').filter_map(|number| number.trim().parse::<u32>().ok()).max();

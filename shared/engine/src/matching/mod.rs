@@ -21,7 +21,7 @@ use event::Variable;
 pub const MAX_FILTER_BYTES: usize = 1024;
 /// The deepest nesting of a filter's parts.
 const MAX_DEPTH: usize = 48;
-/// The most that one evaluation may cost, in steps of about 100 ns.
+/// The most that one evaluation may cost, in steps of about 50 ns: a quarter of a second.
 const MAX_STEPS: f64 = 5e6;
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));

@@ -2,4 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod agents;
 mod core;
+mod externals;
+mod keeping;
+mod leases;
+mod reads;
+mod support;
+mod timers;

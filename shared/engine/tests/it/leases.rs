@@ -1,0 +1,66 @@
+//! Leases: one holder at a time, kept as long as wanted, and known to be lost when they are.
+
+use std::time::Duration;
+
+use engine::testing::TestStack;
+use kernel::Role;
+
+use crate::support::{eventually, redis};
+
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(150);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_has_one_holder_until_it_is_released() {
+    let stack = TestStack::new().await.unwrap();
+    let leases = stack.engine(Role::Planner).await.unwrap().leases();
+    let rivals = (0..20).map(|n| {
+        let leases = leases.clone();
+        async move { leases.acquire("turn/1", &format!("planner-{n}"), LONG).await.unwrap() }
+    });
+    let mut held: Vec<_> = futures::future::join_all(rivals).await.into_iter().flatten().collect();
+    assert_eq!(held.len(), 1);
+    assert_eq!(leases.held_many(&["turn/1", "turn/2"]).await.unwrap(), [true, false]);
+    assert_eq!(leases.held_many::<&str>(&[]).await.unwrap(), [false; 0]);
+
+    held.remove(0).release().await;
+    assert!(!leases.is_held("turn/1").await.unwrap(), "released means that it is free by now");
+    let dropped = leases.acquire("turn/1", "planner-x", LONG).await.unwrap().unwrap();
+    drop(dropped);
+    eventually(|| async { leases.acquire("turn/1", "planner-y", LONG).await.unwrap() }).await.release().await;
+    stack.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_outlives_its_time_as_long_as_it_is_wanted() {
+    let stack = TestStack::new().await.unwrap();
+    let leases = stack.engine(Role::Planner).await.unwrap().leases();
+    let lease = leases.acquire("call/1", "executor", SHORT).await.unwrap().unwrap();
+    // Far longer than its time: it was renewed, and nobody else gets it.
+    assert!(tokio::time::timeout(SHORT * 5, lease.lost()).await.is_err());
+    assert!(leases.acquire("call/1", "other", SHORT).await.unwrap().is_none());
+    assert!(!lease.is_lost());
+    lease.release().await;
+    stack.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_redis_does_not_take_a_lease_but_somebody_else_does() {
+    let stack = TestStack::new().await.unwrap();
+    let leases = stack.engine(Role::Planner).await.unwrap().leases();
+    let lease = leases.acquire("observer/3", "observer-a", SHORT).await.unwrap().unwrap();
+    let key = format!("{}:esc:lease:observer/3", stack.namespace());
+    let mut redis = redis().await;
+
+    redis::cmd("DEL").arg(&key).query_async::<()>(&mut redis).await.unwrap();
+    eventually(|| async { leases.is_held("observer/3").await.unwrap().then_some(()) }).await;
+    assert!(!lease.is_lost());
+
+    redis::cmd("SET").arg(&key).arg("observer-b/token").query_async::<()>(&mut redis).await.unwrap();
+    tokio::time::timeout(LONG, lease.lost()).await.unwrap();
+    assert!(lease.is_lost());
+    lease.release().await;
+    let holder: String = redis::cmd("GET").arg(&key).query_async(&mut redis).await.unwrap();
+    assert_eq!(holder, "observer-b/token", "what is lost is not given up for the new holder");
+    stack.close().await.unwrap();
+}

@@ -1,0 +1,22 @@
+//! What several tests need.
+
+use std::time::Duration;
+
+/// A connection of one's own to Redis: to look, or to break something.
+pub async fn redis() -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(engine::testing::redis_url()).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+/// What `look` finds, as soon as it finds it.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) -> T {
+    let search = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), search).await.expect("it never came")
+}
