@@ -1,0 +1,195 @@
+//! What the tests share: a system of their own, questions in it, and an approval service that runs in this process.
+
+use std::time::{Duration, Instant};
+
+use approval::Config;
+use bus::{BusError, subject};
+use engine::{ApprovalRow, Engine, testing::TestStack};
+use kernel::{
+    ApprovalId, Block, CallId, Cause, Command, Event, Role, RunId, RunState, TenantId, Timestamp, Trust,
+    budget::Usage,
+    call::{Approval, Binding, CallRequest},
+    command::{CreateRun, TurnOutcome},
+    event::RunCreated,
+    slice::Manifest,
+    tool::{CallKind, Effect},
+};
+use serde_json::{Value, json};
+use service::{Common, Running};
+
+/// Longest wait for anything.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A system with the doors that the tests need.
+pub struct System {
+    pub stack: TestStack,
+    pub ingress: Engine,
+    pub planner: Engine,
+    pub executor: Engine,
+}
+
+/// A question about a call.
+pub struct Asked {
+    pub run: RunId,
+    pub call: CallId,
+    pub id: ApprovalId,
+}
+
+impl System {
+    pub async fn new() -> Self {
+        let stack = TestStack::new().await.unwrap();
+        let ingress = stack.engine(Role::Ingress).await.unwrap();
+        let planner = stack.engine(Role::Planner).await.unwrap();
+        let executor = stack.engine(Role::ToolExecutor).await.unwrap();
+        Self { stack, ingress, planner, executor }
+    }
+
+    /// Starts an approval service, and waits until it listens.
+    pub async fn approval(&self, change: impl FnOnce(&mut Config)) -> Running {
+        let common = Common {
+            nats_url: bus::testing::url().into(),
+            database_url: engine::testing::database_url().into(),
+            redis_url: engine::testing::redis_url().into(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            namespace: self.stack.namespace().to_owned(),
+            schema: self.stack.schema().to_owned(),
+            ..Common::for_service("approval")
+        };
+        let mut config = Config { common, ..Config::default() };
+        change(&mut config);
+        let mut running = service::spawn("approval", config, approval::run).unwrap();
+        running.listening().await.expect("the service runs");
+        running
+    }
+
+    /// A run that asks about a call, to be answered within so many milliseconds.
+    pub async fn ask(&self, within: i64) -> Asked {
+        let run = self.create().await;
+        let state = self.state(run).await;
+        let call = CallId::derive(run, "call");
+        let request = CallRequest {
+            call_id: call,
+            tool: "github.merge".into(),
+            arguments: json!({"pull": 7}),
+            kind: CallKind::Call,
+            effect: Effect::External,
+            idempotent: false,
+            schema_digest: "schema".into(),
+            trust: Trust::Untrusted,
+            timeout: kernel::units::Duration::from_secs(60),
+        };
+        self.commit(&state, request).await;
+        let id = ApprovalId::derive(run, "approval");
+        let approval = Approval {
+            approval_id: id,
+            call_id: Some(call),
+            question: Block::new("May it?", Trust::System, "runtime"),
+            tool: Some("github.merge".into()),
+            arguments: Some(json!({"pull": 7})),
+            binding: Binding {
+                arguments: policy::digest(&json!({"pull": 7})),
+                schema: "schema".into(),
+                policy: "policy".into(),
+            },
+            trust: Trust::Untrusted,
+            reasons: vec!["it changes something outside".into()],
+            expires_at: Timestamp::now().checked_add(jiff::SignedDuration::from_millis(within)).unwrap(),
+        };
+        let command = Command::AskApproval(Box::new(approval));
+        self.executor.submit(run, command, "ask", Cause::default()).await.unwrap();
+        Asked { run, call, id }
+    }
+
+    /// Asks the service to decide, as the public door does.
+    pub async fn decide(&self, asked: &Asked, change: impl FnOnce(&mut Value)) -> Result<Value, BusError> {
+        let mut question = json!({
+            "tenant": "default", "approval_id": asked.id, "decision": "approve", "by": "ann", "roles": ["operator"],
+        });
+        change(&mut question);
+        self.stack.bus().request_json(&subject::svc("approval", "decide"), &question, DEADLINE).await
+    }
+
+    pub async fn row(&self, asked: &Asked) -> ApprovalRow {
+        self.ingress.reads().approval(&TenantId::default(), asked.id).await.unwrap().expect("the question exists")
+    }
+
+    pub async fn state(&self, run: RunId) -> std::sync::Arc<RunState> {
+        self.ingress.load(run).await.unwrap().expect("the run exists")
+    }
+
+    /// Events of this type in the log of the run.
+    pub async fn events(&self, run: RunId, event_type: &str) -> Vec<Event> {
+        let stored = self.ingress.reads().events(&TenantId::default(), run, 0, 1000).await.unwrap();
+        stored.iter().filter(|event| event.event_type == event_type).map(|event| event.decode().unwrap()).collect()
+    }
+
+    /// Looks again and again until something is there.
+    pub async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            assert!(begun.elapsed() < DEADLINE, "no {what} within {DEADLINE:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub async fn close(self) {
+        self.stack.close().await.unwrap();
+    }
+
+    async fn create(&self) -> RunId {
+        let run = RunId::mint();
+        let text = Block::new("Do it.", Trust::Operator, "operator:ann");
+        let created = RunCreated {
+            tenant: TenantId::default(),
+            agent: "test".into(),
+            agent_digest: "0".into(),
+            objective: text.clone(),
+            input: text,
+            acceptance: Vec::new(),
+            limits: Default::default(),
+            conversation_id: None,
+            metadata: Default::default(),
+            parallel_wake: Default::default(),
+            debounce: Default::default(),
+            sampled: true,
+            trigger: None,
+        };
+        let create = Command::Create(Box::new(CreateRun { created, hold: None }));
+        self.ingress.submit(run, create, "create", Cause::default()).await.unwrap();
+        run
+    }
+
+    async fn commit(&self, state: &RunState, call: CallRequest) {
+        let outcome = TurnOutcome {
+            turn_id: state.turn.as_ref().expect("an open turn").turn_id,
+            based_on: state.seq,
+            model: "scripted:test".into(),
+            text: None,
+            calls: vec![call],
+            wait: None,
+            plan: None,
+            say: Vec::new(),
+            question: None,
+            artifacts: Vec::new(),
+            end: None,
+            usage: Usage::default(),
+            trust: Trust::Untrusted,
+            manifest: Manifest::default(),
+            finish_reason: None,
+            model_ms: 0,
+        };
+        let command = Command::CommitTurn(Box::new(outcome));
+        self.planner.submit(state.run_id, command, "turn", Cause::default()).await.unwrap();
+    }
+}
+
+/// The code of a refusal and its words.
+pub fn refusal(answer: Result<Value, BusError>) -> (u16, String) {
+    match answer {
+        Err(BusError::Refused { code, message, .. }) => (code, message),
+        other => panic!("not refused: {other:?}"),
+    }
+}

@@ -1,0 +1,9 @@
+//! The scheduler over real parts: everything it does, done once, whatever died before.
+
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
+mod admission;
+mod common;
+mod retention;
+mod rings;
+mod timers;

@@ -1,0 +1,72 @@
+use futures::future::join_all;
+use kernel::{RunId, Status, TimerId, event::EventData, wait::Condition};
+
+use crate::common::{System, soon};
+
+async fn sleeps(system: &System, millis: i64) -> RunId {
+    let run = system.create(None).await;
+    let timer_id = TimerId::derive(run, "nap");
+    system.wait_for(run, |_| Condition::Timer { timer_id, due: soon(millis) }).await;
+    run
+}
+
+/// When the one timer of a run fired, after when it was due, in milliseconds.
+async fn lateness(system: &System, run: RunId) -> i128 {
+    let fired = system
+        .until("timer.fired", async || Some(system.events(run, "timer.fired").await).filter(|fired| !fired.is_empty()))
+        .await;
+    assert_eq!(fired.len(), 1, "a timer fires once");
+    let EventData::TimerFired(timer) = &fired[0].data else { panic!("{:?}", fired[0]) };
+    assert!(fired[0].at >= timer.due, "never early");
+    fired[0].at.duration_since(timer.due).as_millis()
+}
+
+#[tokio::test]
+async fn two_schedulers_fire_each_timer_once_and_on_time() {
+    let system = System::new().await;
+    let (first, second) = (system.scheduler(|_| {}).await, system.scheduler(|_| {}).await);
+    let runs = join_all((0..60).map(|nap| sleeps(&system, 300 + nap * 5))).await;
+    let mut late = join_all(runs.iter().map(|run| lateness(&system, *run))).await;
+    late.sort_unstable();
+    // Far more than it takes: the machine may be busy with other tests.
+    assert!(late[late.len() / 2] < 500, "late by {late:?} ms");
+    for run in runs {
+        assert_eq!(system.state(run).await.status(), Status::Runnable, "the timer wakes the run");
+        assert_eq!(system.events(run, "timer.fired").await.len(), 1);
+    }
+    first.stop().await.unwrap();
+    second.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
+async fn what_came_due_while_nobody_kept_time_fires_at_the_start() {
+    let system = System::new().await;
+    let run = sleeps(&system, 20).await;
+    let later = sleeps(&system, 3_600_000).await;
+    let scheduler = system.scheduler(|_| {}).await;
+    lateness(&system, run).await;
+    assert_eq!(system.state(later).await.status(), Status::Waiting, "an hour has not passed");
+    assert!(system.events(later, "timer.fired").await.is_empty());
+    scheduler.stop().await.unwrap();
+    system.cancel(later).await;
+    system.close().await;
+}
+
+#[tokio::test]
+async fn a_scheduler_that_died_with_claims_is_stood_in_for() {
+    let system = System::new().await;
+    let run = sleeps(&system, 10).await;
+    // As another one that claims, and never fires.
+    let claimed = system
+        .until("due timer", async || {
+            let claim = std::time::Duration::from_millis(700);
+            system.planner.timers().claim_due(10, claim).await.unwrap().pop()
+        })
+        .await;
+    assert_eq!(claimed.run_id, run);
+    let scheduler = system.scheduler(|_| {}).await;
+    lateness(&system, run).await;
+    scheduler.stop().await.unwrap();
+    system.close().await;
+}
