@@ -237,9 +237,7 @@ impl<'e> Bill<'e> {
             | operators::GREATER
             | operators::GREATER_EQUALS
             | "startsWith"
-            | "endsWith" => {
-                operands.map(|operand| self.reading(operand, times)).reduce(f64::min).unwrap_or_default()
-            }
+            | "endsWith" => operands.map(|operand| self.reading(operand, times)).reduce(f64::min).unwrap_or_default(),
             "matches" => {
                 let compiling = pattern(call).map_or(self.size, compiling);
                 times * compiling + operands.map(|operand| 8.0 * self.reading(operand, times)).sum::<f64>()

@@ -87,7 +87,10 @@ async fn lists_are_narrowed_by_what_is_asked() {
     assert_eq!(ids(&reads.runs(&other, &all()).await.unwrap().items), [theirs]);
 
     let row = reads.run(&tenant, waiting).await.unwrap().unwrap();
-    assert_eq!((row.status, row.spent.turns, row.wake_kinds.as_slice()), (Status::Waiting, 1, &[WakeKind::External][..]));
+    assert_eq!(
+        (row.status, row.spent.turns, row.wake_kinds.as_slice()),
+        (Status::Waiting, 1, &[WakeKind::External][..])
+    );
     assert!(row.waiting_since.is_some() && row.turn_id.is_none());
     assert!(reads.run(&other, waiting).await.unwrap().is_none(), "another tenant's run does not exist");
     assert!(serde_json::to_value(&row).unwrap()["metadata"].is_object());
@@ -107,10 +110,12 @@ async fn the_board_shows_calls_and_questions_that_have_no_wait_of_their_own() {
     let ingress = stack.engine(Role::Ingress).await.unwrap();
     let run = new_run(&ingress, create("ask and call")).await;
     let mut postgres = stack.postgres().await.unwrap();
-    sqlx::query("update runs set status = 'waiting', waiting_since = now(), wake_kinds = '{task_result,operator_input}'")
-        .execute(&mut postgres)
-        .await
-        .unwrap();
+    sqlx::query(
+        "update runs set status = 'waiting', waiting_since = now(), wake_kinds = '{task_result,operator_input}'",
+    )
+    .execute(&mut postgres)
+    .await
+    .unwrap();
     let board = ingress.reads().waits(&TenantId::default(), None, 10).await.unwrap();
     let kinds: BTreeSet<_> = board.iter().map(|wait| wait.kind).collect();
     assert_eq!(kinds, BTreeSet::from([WakeKind::TaskResult, WakeKind::OperatorInput]));

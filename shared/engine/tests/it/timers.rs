@@ -10,13 +10,15 @@ use crate::{core::create, support::eventually};
 
 async fn set(postgres: &mut PgConnection, run: RunId, due_in_ms: i64) -> TimerId {
     let timer = TimerId::mint();
-    sqlx::query("insert into timers (timer_id, run_id, due, purpose) values ($1, $2, now() + $3 * interval '1 ms', 'wait')")
-        .bind(timer.0)
-        .bind(run.0)
-        .bind(due_in_ms)
-        .execute(postgres)
-        .await
-        .unwrap();
+    sqlx::query(
+        "insert into timers (timer_id, run_id, due, purpose) values ($1, $2, now() + $3 * interval '1 ms', 'wait')",
+    )
+    .bind(timer.0)
+    .bind(run.0)
+    .bind(due_in_ms)
+    .execute(postgres)
+    .await
+    .unwrap();
     timer
 }
 
@@ -64,11 +66,12 @@ async fn a_claim_of_a_scheduler_that_died_runs_out() {
     let claimed = timers.claim_due(10, Duration::from_millis(200)).await.unwrap();
     assert_eq!(claimed.iter().map(|claim| claim.timer_id).collect::<Vec<_>>(), [timer]);
     let next = timers.next_due().await.unwrap().unwrap();
-    assert!(next < Timestamp::now() + Duration::from_secs(1), "the end of the claim comes before what is due in an hour");
-    let again = eventually(|| async {
-        timers.claim_due(10, Duration::from_secs(60)).await.unwrap().into_iter().next()
-    })
-    .await;
+    assert!(
+        next < Timestamp::now() + Duration::from_secs(1),
+        "the end of the claim comes before what is due in an hour"
+    );
+    let again =
+        eventually(|| async { timers.claim_due(10, Duration::from_secs(60)).await.unwrap().into_iter().next() }).await;
     assert_eq!(again.timer_id, timer);
 
     sqlx::query("delete from timers where timer_id = $1").bind(timer.0).execute(&mut postgres).await.unwrap();
