@@ -104,8 +104,8 @@ class Stack:
 
     def apply_agents(self):
         """Put the shipped agents in; those already there in the same words stay as they are."""
-        for file in sorted((self.root / "infra" / "agents" / "agents").glob("*.yaml")):
-            self.esc("agents", "apply", str(file), env=self.env())
+        files = sorted((self.root / "infra" / "agents" / "agents").glob("*.yaml"))
+        self.esc("agents", "apply", *map(str, files), env=self.env())
 
     def stop(self):
         """Stop all that runs: the public door first, then the other services together, then the parts."""
