@@ -4,6 +4,7 @@ A pid alone may by now belong to somebody else, so the record also holds when th
 differs is never signalled.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -46,8 +47,13 @@ class Process:
         """Whether it runs and its program was rebuilt after it started."""
         return self.pid is not None and _mtime(self.program) != self._read()["built"]
 
-    def start(self, argv, port=None, env=None, cwd=None, account=None):
-        """Start it in a session of its own, its output appended to its log. `account`: whom to run it as, if not us."""
+    def was_told(self, settings):
+        """Whether it runs and was started with these settings."""
+        return self.pid is not None and self._read()["settings"] == _digest(settings)
+
+    def start(self, argv, port=None, env=None, settings=None, cwd=None, account=None):
+        """Start it in a session of its own, its output appended to its log. `settings`: what of `env` to remember it
+        by; `account`: whom to run it as, if not us."""
         for folder in (self.record.parent, self.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
@@ -72,6 +78,7 @@ class Process:
             "argv": argv,
             "port": port,
             "built": _mtime(argv[0]),
+            "settings": _digest(settings),
         }
         self.record.write_text(json.dumps(record))
 
@@ -177,6 +184,11 @@ def _kill(pid):
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+def _digest(settings):
+    # Not the settings themselves: they hold secrets.
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def _mtime(path):

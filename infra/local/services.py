@@ -29,7 +29,11 @@ class Service:
     def launch(self, program, env, cwd):
         """Start it; `wait` then waits until it is ready."""
         check_free(self.name, self.port)
-        self.process.start([program], self.port, env=env, cwd=cwd)
+        self.process.start([program], self.port, env=env, settings=_own(env), cwd=cwd)
+
+    def is_current(self, env):
+        """Whether it runs the program as built last, with the settings in `env`."""
+        return self.process.was_told(_own(env)) and not self.process.outdated
 
     def wait(self, seconds=30):
         """Wait until it says that it can work."""
@@ -49,6 +53,10 @@ class Service:
     def ask_to_stop(self):
         """SIGTERM: it drains and ends."""
         self.process.send(signal.SIGTERM)
+
+
+def _own(env):
+    return {key: value for key, value in env.items() if key.startswith("ESC_")}
 
 
 def inherited(service, environ=os.environ):

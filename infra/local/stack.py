@@ -87,7 +87,7 @@ class Stack:
         )
 
     def start_services(self, env=None):
-        """Start the services that don't run or run an older build, and wait until each is ready.
+        """Start the services that don't run, or run an older build or with other settings; wait until each is ready.
 
         `env` is added to `settings`, and so holds for later starts of this stack's services too."""
         self.settings.update(env or {})
@@ -95,9 +95,8 @@ class Stack:
         for name in START_ORDER:
             service = self.services[name]
             self._check_port(service)
-            if service.process.outdated:
+            if not service.is_current(self._told(service)):
                 self.stop_service(name)
-            if service.process.pid is None:
                 self._launch(service)
         for name in START_ORDER:
             self.services[name].wait()
@@ -226,8 +225,10 @@ class Stack:
     # Helpers.
 
     def _launch(self, service, env=None):
-        told = {**environment(service.service, service.port, self), **self.settings, **(env or {})}
-        service.launch(self.program(service.service), told, self.root)
+        service.launch(self.program(service.service), {**self._told(service), **(env or {})}, self.root)
+
+    def _told(self, service):
+        return {**environment(service.service, service.port, self), **self.settings}
 
     def _extra_instances(self):
         """The instances after the first of each service, from the records that `spawn` left."""

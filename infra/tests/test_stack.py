@@ -92,6 +92,15 @@ class Services(unittest.TestCase):
         after = self.pids()
         self.assertEqual({name for name in SERVICES if before[name] != after[name]}, {"planner", "observer"})
 
+    def test_other_settings_restart_and_stay(self):
+        self.stack.start_services()
+        before = self.pids()
+        self.stack.start_services(env={"ESC_COLOUR": "blue"})
+        after = self.pids()
+        self.assertFalse(set(before.values()) & set(after.values()))
+        self.stack.restart("planner")
+        self.assertIn('"blue"', health.get(self.stack.ports["planner"], "/healthz")[1])
+
     def test_a_second_instance_is_known_to_later_commands(self):
         second = self.stack.spawn("planner", instance=2, env={"ESC_COLOUR": "red"})
         self.assertIn('"red"', health.get(second.port, "/healthz")[1])
