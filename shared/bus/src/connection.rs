@@ -11,7 +11,7 @@ use crate::error::{BusError, Source};
 use crate::namespace::Namespace;
 use crate::publish::Publisher;
 use crate::retry;
-use crate::subject::percent_decode;
+use crate::subject::{self, percent_decode};
 use crate::topology::Topology;
 
 /// Publishes that may await their acknowledgement at once, over the whole connection.
@@ -32,7 +32,8 @@ pub struct BusOptions {
     pub namespace: Namespace,
     /// The name that the server shows, usually the service's.
     pub client_name: String,
-    /// What replies are addressed to; `_INBOX_<client_name>` unless set, so that permissions can keep users apart.
+    /// What replies are addressed to; `_INBOX_<user>` unless set, so that permissions can keep users apart. Without a
+    /// user in the address it is the client's name.
     pub inbox_prefix: Option<String>,
     /// How long to go on trying to connect for the first time. Once connected, reconnecting never ends.
     pub connect_within: Duration,
@@ -234,7 +235,9 @@ async fn dial(options: &BusOptions, events: Arc<watch::Sender<Link>>) -> Result<
         .map(|url| url.trim().parse::<async_nats::ServerAddr>())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| refuse(error.into()))?;
-    let inbox = options.inbox_prefix.clone().unwrap_or_else(|| format!("_INBOX_{}", options.client_name));
+    let credentials = credentials(&servers).map_err(|error| refuse(error.into()))?;
+    let user = credentials.as_ref().map_or(&options.client_name, |(user, _)| user);
+    let inbox = options.inbox_prefix.clone().unwrap_or_else(|| format!("_INBOX_{}", subject::token(user)));
     let client_name = options.client_name.clone();
     let mut connect = async_nats::ConnectOptions::new()
         .name(&options.client_name)
@@ -250,7 +253,7 @@ async fn dial(options: &BusOptions, events: Arc<watch::Sender<Link>>) -> Result<
             on_event(&client_name, &event, &events);
             std::future::ready(())
         });
-    if let Some((user, password)) = credentials(&servers).map_err(|error| refuse(error.into()))? {
+    if let Some((user, password)) = credentials {
         connect = connect.user_and_password(user, password);
     }
     connect.connect(servers).await.map_err(|error| {

@@ -23,6 +23,13 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// After how much silence an open request is taken for lost.
 const SILENCE: Duration = Duration::from_secs(12);
 
+/// How long the server may take to answer when the pulling stops.
+const ANSWER: Duration = Duration::from_secs(1);
+/// A request for messages that is no JSON.
+const UNREADABLE: &str = "{";
+/// The status of the answer to it.
+const BAD_REQUEST: u16 = 400;
+
 /// Pulls from one consumer.
 pub(crate) struct Puller {
     bus: Bus,
@@ -111,16 +118,29 @@ impl Puller {
         }
     }
 
-    /// Stops asking and returns what has arrived meanwhile.
+    /// Stops asking and returns what the server had sent by then.
     pub(crate) async fn stop(mut self) -> Vec<Delivery> {
         let mut rest = Vec::new();
         self.take_ready(&mut rest);
-        if let Some(inbox) = &mut self.inbox
-            && inbox.subscriber.unsubscribe().await.is_ok()
-        {
-            // The subscription ends once the connection has seen the command.
-            while let Some(message) = inbox.subscriber.next().await {
-                rest.extend(Delivery::from_nats(message, self.bus.namespace()));
+        let Some(Inbox { subject, mut subscriber }) = self.inbox.take() else { return rest };
+        let namespace = self.bus.namespace();
+        // The answer to a request that can't be read comes at once, behind everything that the server sent before.
+        let asked = self.bus.client().publish_with_reply(self.next_subject.clone(), subject, UNREADABLE.into()).await;
+        if asked.is_ok() {
+            let answered = async {
+                while let Some(message) = subscriber.next().await {
+                    if message.status.is_some_and(|status| status.as_u16() == BAD_REQUEST) {
+                        return;
+                    }
+                    rest.extend(Delivery::from_nats(message, namespace));
+                }
+            };
+            // Without an answer the rest comes again once its time is up.
+            let _ = tokio::time::timeout(ANSWER, answered).await;
+        }
+        if subscriber.drain().await.is_ok() {
+            while let Some(message) = subscriber.next().await {
+                rest.extend(Delivery::from_nats(message, namespace));
             }
         }
         rest

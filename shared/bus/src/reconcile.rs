@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use async_nats::jetstream::context::{CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamErrorKind};
-use async_nats::jetstream::stream::ConsumerErrorKind;
-use async_nats::jetstream::{self, ErrorCode};
+use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, ConsumerErrorKind};
+use async_nats::jetstream::{self, ErrorCode, stream};
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::connection::Bus;
-use crate::error::BusError;
+use crate::error::{BusError, Source};
 use crate::retry;
 use crate::topology::{ConsumerSpec, StreamSpec, Topology};
 
@@ -18,6 +18,9 @@ const AT_ONCE: usize = 8;
 impl Bus {
     /// Creates or updates every stream and consumer of the topology, and remembers it to mend what is lost later.
     /// Does nothing where the server already agrees; safe when several processes do it at once.
+    ///
+    /// This wants the rights to change any stream, so it belongs to whoever sets the system up. A service need not call
+    /// it: what it publishes to or consumes from is created when it is missing.
     pub async fn reconcile(&self, topology: &Topology) -> Result<(), BusError> {
         self.set_topology(topology.clone());
         let policy = retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2))
@@ -38,16 +41,16 @@ impl Bus {
             .await
     }
 
-    /// Makes sure that the stream behind a subject exists. One task at a time.
+    /// Makes sure that the stream behind a subject exists, with its consumers. One task at a time.
     pub(crate) async fn mend_stream_for(&self, subject: &str) -> Result<(), BusError> {
         let _mending = self.mending().lock().await;
         let topology = self.topology();
         let no_stream = || BusError::NoStream { subject: subject.to_owned() };
         let stream = topology.stream_for(subject).ok_or_else(no_stream)?;
-        self.reconcile_stream(stream).await?;
+        self.mend_stream(stream).await?;
         // A lost stream took its consumers with it; whoever reads them may not be running just now.
         for consumer in topology.consumers.iter().filter(|consumer| consumer.stream == stream.name) {
-            self.reconcile_consumer(consumer).await?;
+            self.mend_one_consumer(consumer).await?;
         }
         Ok(())
     }
@@ -57,27 +60,58 @@ impl Bus {
         let _mending = self.mending().lock().await;
         let topology = self.topology();
         let unknown = || BusError::UnknownStream { name: consumer.stream.to_string() };
-        self.reconcile_stream(topology.stream(&consumer.stream).ok_or_else(unknown)?).await?;
-        self.reconcile_consumer(consumer).await
+        self.mend_stream(topology.stream(&consumer.stream).ok_or_else(unknown)?).await?;
+        self.mend_one_consumer(consumer).await
+    }
+
+    /// Creates a stream if there is none of its name. Its settings are left alone: changing them takes rights that a
+    /// service has not, and in the middle of a roll-out there is more than one opinion on them.
+    async fn mend_stream(&self, spec: &StreamSpec) -> Result<(), BusError> {
+        let name = self.namespace().name(&spec.name);
+        match self.look_up(&name).await? {
+            Some(_) => Ok(()),
+            None => self.create_stream(spec, &name).await.map(|_| ()),
+        }
+    }
+
+    async fn mend_one_consumer(&self, spec: &ConsumerSpec) -> Result<(), BusError> {
+        let stream = self.namespace().name(&spec.stream);
+        let config = spec.config(self.namespace());
+        match self.jetstream().create_consumer_strict_on_stream(config, &stream).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let transient = match error.kind() {
+                    ConsumerCreateStrictErrorKind::AlreadyExists => return Ok(()),
+                    ConsumerCreateStrictErrorKind::JetStream(cause) => is_transient(&cause),
+                    ConsumerCreateStrictErrorKind::TimedOut | ConsumerCreateStrictErrorKind::Request => true,
+                    _ => false,
+                };
+                Err(self.consumer_failed(spec, transient, error.into()))
+            }
+        }
+    }
+
+    /// A stream's settings on the server, if it is there.
+    async fn look_up(&self, name: &str) -> Result<Option<stream::Config>, BusError> {
+        match self.jetstream().get_stream(name).await {
+            Ok(stream) => Ok(Some(stream.cached_info().config.clone())),
+            Err(error) => match error.kind() {
+                GetStreamErrorKind::JetStream(cause) if cause.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
+                kind => {
+                    let transient =
+                        !matches!(kind, GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName);
+                    Err(BusError::Reconcile { what: format!("stream {name}"), transient, source: error.into() })
+                }
+            },
+        }
     }
 
     async fn reconcile_stream(&self, spec: &StreamSpec) -> Result<(), BusError> {
         let name = self.namespace().name(&spec.name);
-        let failed = |transient, source| BusError::Reconcile { what: format!("stream {name}"), transient, source };
-        match self.jetstream().get_stream(&name).await {
-            Ok(stream) if spec.is(self.namespace(), &stream.cached_info().config) => return Ok(()),
-            Ok(_) => {}
-            Err(error) => match error.kind() {
-                GetStreamErrorKind::JetStream(cause) if cause.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                    if self.create_stream(spec, &name).await? {
-                        return Ok(());
-                    }
-                }
-                GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => {
-                    return Err(failed(false, error.into()));
-                }
-                _ => return Err(failed(true, error.into())),
-            },
+        match self.look_up(&name).await? {
+            Some(have) if spec.is(self.namespace(), &have) => return Ok(()),
+            None if self.create_stream(spec, &name).await? => return Ok(()),
+            _ => {}
         }
         self.jetstream().update_stream(spec.config(self.namespace())).await.map_err(|error| {
             let transient = match error.kind() {
@@ -86,7 +120,7 @@ impl Bus {
                 CreateStreamErrorKind::NotFound => true,
                 kind => may_pass(&kind),
             };
-            failed(transient, error.into())
+            BusError::Reconcile { what: format!("stream {name}"), transient, source: error.into() }
         })?;
         tracing::info!(stream = %name, "updated the stream");
         Ok(())
@@ -121,9 +155,14 @@ impl Bus {
                 ConsumerErrorKind::TimedOut | ConsumerErrorKind::Request => true,
                 _ => false,
             };
-            let what = format!("consumer {} of stream {stream}", self.namespace().name(&spec.name));
-            BusError::Reconcile { what, transient, source: error.into() }
+            self.consumer_failed(spec, transient, error.into())
         })
+    }
+
+    fn consumer_failed(&self, spec: &ConsumerSpec, transient: bool, source: Source) -> BusError {
+        let namespace = self.namespace();
+        let what = format!("consumer {} of stream {}", namespace.name(&spec.name), namespace.name(&spec.stream));
+        BusError::Reconcile { what, transient, source }
     }
 
     /// Deletes every stream of the topology, and with them the consumers and messages. Only in a namespace.

@@ -1,7 +1,7 @@
 use bus::testing::{self, TestBus};
 use bus::{Bus, BusError, BusOptions, BusState, StreamLimits, subject};
 
-use crate::support::{frame, holds, runnable};
+use crate::support::{Notes, frame, holds, runnable};
 
 #[tokio::test]
 async fn several_reconcile_at_once_and_again_with_other_limits() {
@@ -84,5 +84,40 @@ async fn drains_in_order() {
     second.drain().await.unwrap();
     assert_eq!(second.state(), BusState::Closed);
     assert!(matches!(second.flush().await, Err(BusError::Flush { .. })));
+    bus.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn mending_changes_no_settings() {
+    let bus = TestBus::start().await.unwrap();
+    let settings = |bus: &TestBus| {
+        let name = bus.namespace().name("EVENTS");
+        async move {
+            let raw = async_nats::jetstream::new(async_nats::connect(testing::url()).await.unwrap());
+            let mut stream = raw.get_stream(name).await.unwrap();
+            (stream.info().await.unwrap().config.clone(), stream)
+        }
+    };
+    // Another version of the system has other limits; only the consumer is lost.
+    let mut topology = testing::topology();
+    topology.streams.iter_mut().for_each(|stream| stream.limits.max_age *= 2);
+    let other = Bus::connect(testing::options(bus.namespace().clone())).await.unwrap();
+    other.reconcile(&topology).await.unwrap();
+    let (before, stream) = settings(&bus).await;
+    stream.delete_consumer(&bus.namespace().name("planner")).await.unwrap();
+
+    let token = tokio_util::sync::CancellationToken::new();
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let handler = move |_| {
+        seen.add("handled");
+        async { Ok(bus::Outcome::Ack) }
+    };
+    let consuming = bus.consume("planner", bus::ConsumeOptions::default(), handler, token.clone()).unwrap();
+    bus.publisher().publish(runnable("a")).await.unwrap();
+    notes.wait_for(1).await;
+    assert_eq!(settings(&bus).await.0, before);
+    token.cancel();
+    consuming.join().await;
     bus.end().await.unwrap();
 }
