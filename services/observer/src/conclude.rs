@@ -229,10 +229,10 @@ impl Watch {
         }
         self.counts.lines = splitter.lines();
         self.splitter = splitter;
-        self.counts.gap_bytes += fed.gap;
-        if fed.new > 0 {
+        self.counts.gap_bytes = (self.counts.gap_bytes + fed.gap).saturating_sub(fed.late);
+        if fed.new + fed.late > 0 {
             self.counts.frames += 1;
-            self.counts.bytes += fed.new;
+            self.counts.bytes += fed.new + fed.late;
             self.last_at = self.last_at.max(frame.at);
             self.silence_told = false;
         }

@@ -1,9 +1,135 @@
 //! Turns a flood of signals into a few sound observations, and wakes nobody without need.
+//!
+//! Each partition of the signals is read in order by one observer at a time. Frames become lines, lines meet the rules of
+//! the agent, and a state machine per call decides what is worth telling: progress is folded, failures are held until the
+//! end or more evidence, silence is noticed, and the end concludes the call. It says what changed, never what to do.
+//!
+//! | to change | open |
+//! | --- | --- |
+//! | how output becomes lines | `lines.rs`, `text.rs` |
+//! | what a line means | `packs/`, `rules.rs` |
+//! | what is shown as evidence | `evidence.rs` |
+//! | when something is told | `conclude.rs` |
+//! | what happens at a crash | `partition.rs`, `call.rs` |
+//! | who reads what | `partitions.rs` |
+//! | calls that never say anything | `starts.rs` |
+//! | `esc observe FILE` | `offline.rs` |
 
+mod book;
+mod call;
 pub mod conclude;
+mod config;
 pub mod evidence;
 pub mod lines;
+mod meter;
 pub mod offline;
 pub mod packs;
+mod partition;
+mod partitions;
 pub mod rules;
+mod signal;
+mod starts;
+mod tell;
 pub mod text;
+
+use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
+use engine::{Engine, EngineError, EngineOptions};
+use kernel::Role;
+use service::{Ctx, Health, ServeError};
+
+pub use config::Config;
+
+use book::RuleBook;
+use call::Desk;
+use partition::Means;
+use partitions::{Held, Partitions};
+use starts::Starts;
+use tell::Teller;
+
+/// Why the observer could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The namespace is none.
+    #[error(transparent)]
+    Namespace(#[from] InvalidNamespace),
+    /// NATS does not do what it should.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A store does not do what it should.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The address for health and metrics can't be listened on.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs an observer until it is told to stop.
+///
+/// # Errors
+/// When it can't start. Once started, it outlives whatever its stores do.
+pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
+    let config = &ctx.config;
+    let bus = connect(config).await?;
+    let engine = Engine::start(engine_options(config), bus.clone()).await?;
+    watch(&ctx.health, &bus, &engine);
+    let held = Held::default();
+    ctx.serve(config.common.listen, partitions_route(engine.options().instance.clone(), held.clone())).await?;
+
+    let stop = ctx.shutdown.stopping();
+    let book = RuleBook::new(engine.agents(), config.limits());
+    let desk = Desk::new(engine.clone(), book.clone());
+    let teller = Teller::new(engine.clone(), ctx.tracer.clone());
+    let starts = Starts { engine: engine.clone(), desk: desk.clone(), book, teller: teller.clone() };
+    let starts = starts.listen(&bus, stop.clone())?;
+    let (bus_of_parts, engine_of_parts) = (bus.clone(), engine.clone());
+    let checkpoint_every = config.checkpoint_every();
+    let means = Means { bus: bus_of_parts, engine: engine_of_parts, desk, teller, checkpoint_every };
+    futures::join!(Partitions::new(means, config.lease(), held).run(stop.clone()), starts.join());
+    engine.drain().await;
+    bus.drain().await?;
+    Ok(())
+}
+
+/// `GET /partitions`: which part of the signals this instance reads, for people who look for a stuck one.
+fn partitions_route(instance: String, held: Held) -> axum::Router {
+    let answer = move || {
+        let answer = serde_json::json!({ "instance": instance, "partitions": held.numbers() });
+        std::future::ready(axum::Json(answer))
+    };
+    axum::Router::new().route("/partitions", axum::routing::get(answer))
+}
+
+async fn connect(config: &Config) -> Result<Bus, Error> {
+    let namespace = Namespace::new(config.common.namespace.clone())?;
+    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "observer") };
+    Ok(Bus::connect(options).await?)
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let common = &config.common;
+    EngineOptions {
+        namespace: common.namespace.clone(),
+        schema: common.schema.clone(),
+        pool_size: config.pool_size.max(2),
+        ..EngineOptions::new(Role::Observer, common.database_url.expose(), common.redis_url.expose())
+    }
+}
+
+fn watch(health: &Health, bus: &Bus, engine: &Engine) {
+    let bus = bus.clone();
+    health.check("nats", move || {
+        let state = bus.state();
+        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
+    });
+    let engine = engine.clone();
+    health.check("stores", move || {
+        let engine = engine.clone();
+        async move { engine.ping().await.map_err(|error| describe(&error)) }
+    });
+}
+
+/// An error with what is behind it, in one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}")
+}

@@ -4,11 +4,13 @@
 //! are handed out one by one, each with its own offset, under the number of their line.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use memchr::memchr2;
+use memchr::{memchr_iter, memchr2};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of a line that are looked at. The rest of it is counted and passed over.
 pub const LINE_BYTES: usize = 16 * 1024;
+/// Gaps that may still be filled by output that comes late; the oldest beyond are given up.
+const GAPS: usize = 32;
 
 /// A line, or a piece of one between two CRs, without its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Fed {
     pub new: u64,
     /// Bytes that are missing in front of it.
     pub gap: u64,
+    /// Bytes that were missing before, and came late.
+    pub late: u64,
 }
 
 /// Puts frames together and takes lines out. What it holds fits into a checkpoint.
@@ -45,6 +49,9 @@ pub struct Splitter {
     partial: Vec<u8>,
     /// The last byte was a CR, so that an LF ends no other line.
     after_cr: bool,
+    /// Output that has not come, by first byte and byte after the last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gaps: Vec<(u64, u64)>,
 }
 
 impl Splitter {
@@ -60,21 +67,46 @@ impl Splitter {
         self.number + (self.next > self.start) as u64
     }
 
-    /// Takes a frame: what of it was seen before is skipped, a gap ends the line that was open. `first_line` is the number
-    /// of the line that the frame begins in, and counts only after a gap.
+    /// Takes a frame: what of it was seen before is skipped, a gap ends the line that was open, and what comes late for a
+    /// gap is looked at by itself. `first_line` is the number of the line that the frame begins in, and counts only at gaps.
     pub fn feed(&mut self, offset: u64, first_line: Option<u64>, body: &[u8], mut each: impl FnMut(Line<'_>)) -> Fed {
+        let late = if offset < self.next { self.fill(offset, first_line, body, &mut each) } else { 0 };
         let gap = offset.saturating_sub(self.next);
         if gap > 0 {
             self.finish(&mut each);
+            if self.gaps.len() == GAPS {
+                self.gaps.remove(0);
+            }
+            self.gaps.push((self.next, offset));
             self.next = offset;
             self.start = offset;
             self.number = first_line.unwrap_or(self.number);
             self.after_cr = false;
         }
-        let seen = usize::try_from(self.next - offset).unwrap_or(usize::MAX).min(body.len());
-        let new = &body[seen..];
+        let new = &body[within(self.next - offset, body)..];
         self.split(new, &mut each);
-        Fed { new: new.len() as u64, gap }
+        Fed { new: new.len() as u64, gap, late }
+    }
+
+    /// Hands out the lines of what fits into gaps. Lines that are cut by the edge of a gap come out in pieces.
+    fn fill(&mut self, offset: u64, first_line: Option<u64>, body: &[u8], each: &mut impl FnMut(Line<'_>)) -> u64 {
+        let end = offset + body.len() as u64;
+        let mut filled = 0;
+        for (from, to) in std::mem::take(&mut self.gaps) {
+            let (start, stop) = (from.max(offset), to.min(end));
+            if start >= stop {
+                self.gaps.push((from, to));
+                continue;
+            }
+            let (before, piece) = body[..within(stop - offset, body)].split_at(within(start - offset, body));
+            let number = first_line.unwrap_or_default() + memchr_iter(b'\n', before).count() as u64;
+            let mut late = Self { next: start, start, number, ..Self::default() };
+            late.split(piece, each);
+            late.finish(&mut *each);
+            filled += stop - start;
+            self.gaps.extend([(from, start), (stop, to)].into_iter().filter(|(from, to)| from < to));
+        }
+        filled
     }
 
     /// Hands out the line that has no end, if there is one: the output is over.
@@ -125,6 +157,11 @@ impl Splitter {
         let room = LINE_BYTES - self.partial.len();
         self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
+}
+
+/// `at` as a place in `body`.
+fn within(at: u64, body: &[u8]) -> usize {
+    usize::try_from(at).unwrap_or(usize::MAX).min(body.len())
 }
 
 /// A half line is kept byte by byte: it may end in the middle of a character.
@@ -192,12 +229,31 @@ mod tests {
                 found.push((line.offset, line.number, String::from_utf8_lossy(line.bytes).into_owned()));
             })
         };
-        assert_eq!(feed(0, Some(0), "a\nbb"), Fed { new: 4, gap: 0 });
+        assert_eq!(feed(0, Some(0), "a\nbb"), Fed { new: 4, gap: 0, late: 0 });
         assert_eq!(feed(0, Some(0), "a\nbb"), Fed::default());
-        assert_eq!(feed(2, Some(1), "bbc\nd"), Fed { new: 3, gap: 0 });
-        assert_eq!(feed(100, Some(9), "tail\n"), Fed { new: 5, gap: 93 });
+        assert_eq!(feed(2, Some(1), "bbc\nd"), Fed { new: 3, gap: 0, late: 0 });
+        assert_eq!(feed(100, Some(9), "tail\n"), Fed { new: 5, gap: 93, late: 0 });
         let wanted = [(0, 0, "a"), (2, 1, "bbc"), (6, 2, "d"), (100, 9, "tail")];
         assert_eq!(found, wanted.map(|(offset, number, text)| (offset, number, text.to_owned())));
+    }
+
+    #[test]
+    fn what_comes_late_fills_its_gap() {
+        let mut splitter = Splitter::default();
+        let mut found = Vec::new();
+        let mut feed = |offset, line, body: &str| {
+            splitter.feed(offset, Some(line), body.as_bytes(), |line| {
+                found.push((line.offset, line.number, String::from_utf8_lossy(line.bytes).into_owned()));
+            })
+        };
+        feed(0, 0, "a\n");
+        assert_eq!(feed(8, 4, "e\n"), Fed { new: 2, gap: 6, late: 0 });
+        assert_eq!(feed(0, 0, "a\nb\nc\n"), Fed { new: 0, gap: 0, late: 4 });
+        assert_eq!(feed(4, 2, "c\nd\ne\nf\n"), Fed { new: 2, gap: 0, late: 2 });
+        assert_eq!(feed(0, 0, "a\nb\nc\nd\n"), Fed::default());
+        let wanted = [(0, 0, "a"), (8, 4, "e"), (2, 1, "b"), (4, 2, "c"), (6, 3, "d"), (10, 5, "f")];
+        assert_eq!(found, wanted.map(|(offset, number, text)| (offset, number, text.to_owned())));
+        assert!(splitter.gaps.is_empty());
     }
 
     #[test]

@@ -1,1 +1,5 @@
-fn main() {}
+//! The observer, as a process.
+
+fn main() -> std::process::ExitCode {
+    service::main("observer", observer::run)
+}

@@ -1,0 +1,65 @@
+//! What the observer can be told.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use service::Common;
+
+use crate::rules::Limits;
+
+/// Configuration of the observer; the keys that all services have are in [`Common`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The keys that every service has.
+    #[serde(flatten)]
+    pub common: Common,
+    /// Connections to Postgres.
+    pub pool_size: u32,
+    /// Most bytes of evidence in one observation.
+    pub evidence_bytes: usize,
+    /// Seconds between two notes about the progress of a call, at least.
+    pub progress_seconds: u64,
+    /// Milliseconds between two checkpoints: what is read again after a crash.
+    pub checkpoint_millis: u64,
+    /// Milliseconds for which a partition stays an observer's after its last sign of life.
+    pub lease_millis: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            common: Common::for_service("observer"),
+            pool_size: 8,
+            evidence_bytes: limits.evidence_bytes,
+            progress_seconds: limits.progress_every.as_secs(),
+            checkpoint_millis: 1000,
+            lease_millis: 10_000,
+        }
+    }
+}
+
+impl AsRef<Common> for Config {
+    fn as_ref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Config {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            // What a person could not read is no evidence, and the run's state keeps 4 KiB.
+            evidence_bytes: self.evidence_bytes.clamp(256, 3 * 1024),
+            progress_every: Duration::from_secs(self.progress_seconds.max(1)),
+        }
+    }
+
+    pub(crate) fn checkpoint_every(&self) -> Duration {
+        Duration::from_millis(self.checkpoint_millis.max(10))
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_millis.max(500))
+    }
+}

@@ -1,0 +1,55 @@
+//! What waking costs and saves, as metrics: signals in, observations out.
+
+use kernel::call::Observation;
+
+/// A batch of signals was read.
+pub(crate) fn signals(frames: u64, lines: u64, bytes: u64) {
+    metrics::counter!("observer_frames_total").increment(frames);
+    metrics::counter!("observer_lines_total").increment(lines);
+    metrics::counter!("observer_bytes_total").increment(bytes);
+}
+
+/// A message was passed over.
+pub(crate) fn passed_over(why: &'static str) {
+    metrics::counter!("observer_passed_over_total", "why" => why).increment(1);
+}
+
+/// An observation is in the log.
+pub(crate) fn observed(observation: &Observation, is_end: bool) {
+    let phase = match observation.phase.as_str() {
+        "progress" => "progress",
+        "failure" => "failure",
+        "silence" => "silence",
+        "completed" => "completed",
+        "failed" => "failed",
+        _ => "other",
+    };
+    metrics::counter!("observer_observations_total", "phase" => phase).increment(1);
+    if observation.decision.is_some() {
+        metrics::counter!("observer_wakes_total").increment(1);
+    }
+    if is_end {
+        let counts = observation.counts;
+        metrics::counter!("observer_suppressed_total").increment(counts.suppressed);
+        metrics::counter!("observer_gap_bytes_total").increment(counts.gap_bytes);
+        let told: usize = observation.evidence.iter().map(|evidence| evidence.excerpt.len()).sum();
+        // Bytes read for each byte that the model is shown.
+        metrics::histogram!("observer_compression_ratio")
+            .record(counts.bytes as f64 / (told + observation.changed.len()).max(1) as f64);
+    }
+}
+
+/// An observation came too late: its call or run has ended.
+pub(crate) fn refused(code: &'static str) {
+    metrics::counter!("observer_refused_total", "code" => code).increment(1);
+}
+
+/// Partitions that this instance reads.
+pub(crate) fn partitions(held: usize) {
+    metrics::gauge!("observer_partitions").set(held as f64);
+}
+
+/// Calls that this instance watches, in one partition.
+pub(crate) fn calls(partition: u8, open: usize) {
+    metrics::gauge!("observer_open_calls", "partition" => partition.to_string()).set(open as f64);
+}

@@ -1,0 +1,279 @@
+//! One partition of the signals, read in order by one observer at a time.
+//!
+//! What was read is acknowledged only after it is in a checkpoint, or in the log: whoever comes next goes on from there,
+//! reads a little of it again, and comes to the same conclusions.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use bus::{Bus, BusError, BusState, Delivery, OrderedOptions, OrderedPull};
+use engine::{Engine, EngineError};
+use futures::future::join_all;
+use kernel::{CallId, Timestamp};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    call::{Desk, Gone, Tracked},
+    conclude::Report,
+    meter,
+    signal::{self, Address, NotAFrame},
+    tell::{Teller, Told},
+};
+
+/// How often what is due is looked for.
+const TICK: Duration = Duration::from_millis(200);
+/// After so long without a message there is none, whatever the server said last.
+const QUIET: Duration = Duration::from_secs(10);
+/// So long after the start the first messages have come, if there are any.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// Why a partition can't be read any longer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PartitionError {
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What a partition's reader works with. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Means {
+    pub(crate) bus: Bus,
+    pub(crate) engine: Engine,
+    pub(crate) desk: Desk,
+    pub(crate) teller: Teller,
+    pub(crate) checkpoint_every: Duration,
+}
+
+/// A reader of one partition.
+pub(crate) struct Partition {
+    number: u8,
+    means: Means,
+    pull: OrderedPull,
+    calls: HashMap<CallId, Tracked>,
+    gone: Gone,
+    /// Calls whose checkpoints are not needed any more.
+    ended: Vec<CallId>,
+    /// The last message that was read, and the last that was acknowledged.
+    read: u64,
+    acknowledged: u64,
+    saved_at: Instant,
+    /// Messages that the server still held behind the last one.
+    pending: Option<u64>,
+    heard_at: Instant,
+}
+
+impl Partition {
+    /// Goes on where the last observer of this partition stopped.
+    pub(crate) async fn open(number: u8, means: Means) -> Result<Self, PartitionError> {
+        let pull = means.bus.ordered_pull(&format!("observer-{number}"), OrderedOptions::default()).await?;
+        let left = means.desk.left_behind(number).await?;
+        let calls = left.into_iter().map(|call| (call.address.call_id, call)).collect();
+        let now = Instant::now();
+        Ok(Self {
+            number,
+            means,
+            pull,
+            calls,
+            gone: Gone::default(),
+            ended: Vec::new(),
+            read: 0,
+            acknowledged: 0,
+            saved_at: now,
+            pending: None,
+            heard_at: now,
+        })
+    }
+
+    /// Reads until told to stop; then leaves everything in order for the next one.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PartitionError> {
+        let mut tick = tokio::time::interval(TICK.min(self.means.checkpoint_every));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                _ = tick.tick() => self.tick().await?,
+                batch = self.pull.next() => self.take(batch?).await?,
+            }
+        }
+        self.checkpoint().await
+    }
+
+    async fn take(&mut self, batch: Vec<Delivery>) -> Result<(), PartitionError> {
+        let Some(last) = batch.last() else { return Ok(()) };
+        let (read, pending) = (last.stream_seq, last.pending);
+        self.open_new(&batch).await?;
+        let mut reports: BTreeMap<CallId, Vec<Report>> = BTreeMap::new();
+        let (mut frames, mut lines, mut bytes) = (0, 0, 0);
+        for delivery in &batch {
+            let Some((call_id, told)) = self.read(delivery).await? else { continue };
+            if let Some(call) = self.calls.get(&call_id) {
+                let counts = call.watch.counts();
+                (frames, lines, bytes) =
+                    (frames + 1, lines + counts.lines - told.lines_before, bytes + delivery.payload.len() as u64);
+            }
+            if !told.reports.is_empty() {
+                reports.entry(call_id).or_default().extend(told.reports);
+            }
+        }
+        meter::signals(frames, lines, bytes);
+        self.tell(reports).await;
+        self.read = read;
+        self.pending = Some(pending);
+        self.heard_at = Instant::now();
+        Ok(())
+    }
+
+    /// Opens the calls that this batch is the first word of.
+    async fn open_new(&mut self, batch: &[Delivery]) -> Result<(), PartitionError> {
+        let mut new: HashMap<CallId, (Address, Option<&str>)> = HashMap::new();
+        for delivery in batch {
+            if let Ok(address) = signal::address(delivery)
+                && !self.calls.contains_key(&address.call_id)
+                && !self.gone.has(address.call_id)
+            {
+                new.entry(address.call_id).or_insert_with(|| (address, delivery.traceparent()));
+            }
+        }
+        let ids: Vec<CallId> = new.keys().copied().collect();
+        let checkpoints = self.means.desk.checkpoints(&ids).await?;
+        let opening = new.into_iter().map(|(call_id, (address, traceparent))| {
+            let checkpoint = checkpoints.iter().find(|checkpoint| checkpoint.call_id == call_id);
+            let desk = &self.means.desk;
+            async move { (call_id, desk.open(&address, traceparent, checkpoint).await) }
+        });
+        for (call_id, opened) in join_all(opening).await {
+            match opened? {
+                Some(call) => drop(self.calls.insert(call_id, call)),
+                None => self.gone.add(call_id),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one message into its call.
+    async fn read(&mut self, delivery: &Delivery) -> Result<Option<(CallId, Read)>, PartitionError> {
+        let parsed = signal::address(delivery).and_then(|address| Ok((address, signal::frame(delivery)?)));
+        let (address, frame) = match parsed {
+            Ok(parsed) => parsed,
+            Err(NotAFrame::Log) => return Ok(None),
+            Err(error) => {
+                meter::passed_over("malformed");
+                tracing::warn!(subject = %delivery.subject, %error, "a message among the signals is no frame");
+                return Ok(None);
+            }
+        };
+        let call_id = address.call_id;
+        let Some(call) = self.calls.get_mut(&call_id) else {
+            meter::passed_over("call_gone");
+            return Ok(None);
+        };
+        if frame.offset > call.watch.next_offset() {
+            // Either output is missing, or another observer has read on in the meantime and its checkpoint says so.
+            let checkpoints = self.means.desk.checkpoints(&[call_id]).await?;
+            if let Some(newer) = checkpoints.first().filter(|newer| newer.stream_seq > call.stream_seq)
+                && let Some(opened) = self.means.desk.open(&address, None, Some(newer)).await?
+            {
+                *call = opened;
+            }
+        }
+        call.stream_seq = call.stream_seq.max(delivery.stream_seq);
+        call.is_dirty = true;
+        let lines_before = call.watch.counts().lines;
+        let reports = call.watch.frame(&call.rules, &frame);
+        Ok(Some((call_id, Read { reports, lines_before })))
+    }
+
+    /// Tells the reports, each call's in order.
+    async fn tell(&mut self, reports: BTreeMap<CallId, Vec<Report>>) {
+        let told: Vec<(CallId, bool)> = {
+            let (calls, teller) = (&self.calls, &self.means.teller);
+            let telling = reports.into_iter().filter_map(|(call_id, reports)| {
+                let call = calls.get(&call_id)?;
+                Some(async move {
+                    for report in reports {
+                        if teller.tell(call, report).await == Told::CallGone {
+                            return (call_id, true);
+                        }
+                    }
+                    (call_id, call.watch.has_ended())
+                })
+            });
+            join_all(telling).await
+        };
+        for (call_id, _) in told.into_iter().filter(|(_, is_over)| *is_over) {
+            self.calls.remove(&call_id);
+            self.gone.add(call_id);
+            self.ended.push(call_id);
+        }
+    }
+
+    async fn tick(&mut self) -> Result<(), PartitionError> {
+        if self.is_caught_up() {
+            let now = Timestamp::now();
+            let mut reports = BTreeMap::new();
+            for (call_id, call) in &mut self.calls {
+                let due = call.watch.due(&call.rules, now);
+                if !due.is_empty() {
+                    call.is_dirty = true;
+                    reports.insert(*call_id, due);
+                }
+            }
+            self.tell(reports).await;
+        }
+        if self.saved_at.elapsed() >= self.means.checkpoint_every {
+            self.checkpoint().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing more has been said than was read: only then is silence silence.
+    fn is_caught_up(&mut self) -> bool {
+        if self.means.bus.state() != BusState::Connected {
+            self.heard_at = Instant::now();
+            self.pending = None;
+            return false;
+        }
+        let quiet = self.heard_at.elapsed();
+        match self.pending {
+            Some(0) => true,
+            Some(_) => quiet >= QUIET,
+            None => quiet >= FIRST,
+        }
+    }
+
+    /// Stores what changed, and only then acknowledges.
+    async fn checkpoint(&mut self) -> Result<(), PartitionError> {
+        self.saved_at = Instant::now();
+        meter::calls(self.number, self.calls.len());
+        let mut checkpoints = Vec::new();
+        for call in self.calls.values().filter(|call| call.is_dirty) {
+            match call.checkpoint(self.number) {
+                Ok(checkpoint) => checkpoints.push(checkpoint),
+                Err(error) => tracing::error!(call = %call.address.call_id, %error, "a call's state can't be written"),
+            }
+        }
+        self.means.engine.checkpoints().save(checkpoints).await?;
+        self.calls.values_mut().for_each(|call| call.is_dirty = false);
+        if !self.ended.is_empty() {
+            self.means.engine.checkpoints().remove(&self.ended).await?;
+            self.ended.clear();
+        }
+        if self.read > self.acknowledged {
+            self.pull.ack_through(self.read).await?;
+            self.acknowledged = self.read;
+        }
+        Ok(())
+    }
+}
+
+/// What reading a message led to.
+struct Read {
+    reports: Vec<Report>,
+    lines_before: u64,
+}

@@ -1,0 +1,227 @@
+//! A run with an activity under way, the executor's part of it, and observers.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bus::{Outgoing, Publisher, header, subject};
+use engine::{Engine, StoredEvent, testing::TestStack};
+use kernel::{
+    Block, CallId, Cause, Command, Role, RunId, RunState, TenantId, Timestamp, Trust,
+    budget::Usage,
+    call::{Binding, CallRequest, Exit, Observation},
+    command::{CreateRun, StartCall, TurnOutcome},
+    event::{EventData, RunCreated},
+    slice::Manifest,
+    tool::{CallKind, Effect},
+    units,
+};
+use service::Running;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub struct World {
+    pub stack: TestStack,
+    pub ingress: Engine,
+    planner: Engine,
+    executor: Engine,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let stack = TestStack::new().await.unwrap();
+        let ingress = stack.engine(Role::Ingress).await.unwrap();
+        let planner = stack.engine(Role::Planner).await.unwrap();
+        let executor = stack.engine(Role::ToolExecutor).await.unwrap();
+        Self { stack, ingress, planner, executor }
+    }
+
+    /// An observer as a process would be; dropping it is a crash.
+    pub fn observer(&self) -> Running {
+        let mut config = observer::Config { checkpoint_millis: 100, lease_millis: 2000, ..observer::Config::default() };
+        config.common.nats_url = bus::testing::url().into();
+        config.common.database_url = engine::testing::database_url().into();
+        config.common.redis_url = engine::testing::redis_url().into();
+        config.common.namespace = self.stack.namespace().to_owned();
+        config.common.schema = self.stack.schema().to_owned();
+        config.common.log = "warn".into();
+        config.common.listen = "127.0.0.1:0".parse().unwrap();
+        service::spawn("observer", config, observer::run).unwrap()
+    }
+
+    /// A run whose agent has these rules (YAML, indented by two), with a started call of `shell.run`.
+    pub async fn activity(&self, rules: &str) -> Activity {
+        let yaml = format!("name: watcher\nmodel: scripted:none\ninstructions: watch\nobserve:\n{rules}");
+        let tenant = TenantId::default();
+        let version = self.ingress.agents().put(&tenant, &yaml, "test").await.unwrap();
+        let text = Block::new("Build it.", Trust::Operator, "operator:ann");
+        let created = RunCreated {
+            tenant,
+            agent: "watcher".into(),
+            agent_digest: version.digest.clone(),
+            objective: text.clone(),
+            input: text,
+            acceptance: Vec::new(),
+            limits: Default::default(),
+            conversation_id: None,
+            metadata: Default::default(),
+            parallel_wake: Default::default(),
+            debounce: Default::default(),
+            sampled: true,
+            trigger: None,
+        };
+        let run = RunId::mint();
+        let create = Command::Create(Box::new(CreateRun { created, hold: None }));
+        let state = self.ingress.submit(run, create, "create", Cause::default()).await.unwrap().state;
+        let call = CallId::derive(run, "call/1");
+        let turn = Command::CommitTurn(Box::new(outcome(&state, call)));
+        self.planner.submit(run, turn, "turn", Cause::default()).await.unwrap();
+        let start = StartCall { call_id: call, executor: "test".into(), binding: Binding::default() };
+        self.executor.submit(run, Command::StartCall(start), "start", Cause::default()).await.unwrap();
+        Activity { run, call, digest: version.digest, publisher: self.stack.bus().publisher(), offset: 0, lines: 0 }
+    }
+
+    pub async fn state(&self, run: RunId) -> Arc<RunState> {
+        self.ingress.load(run).await.unwrap().expect("the run exists")
+    }
+
+    pub async fn events(&self, run: RunId) -> Vec<StoredEvent> {
+        self.ingress.reads().events(&TenantId::default(), run, 0, 1000).await.unwrap()
+    }
+
+    pub async fn observations(&self, run: RunId) -> Vec<Observation> {
+        let events = self.events(run).await;
+        let recorded = events.iter().filter(|event| event.event_type == "observation.recorded");
+        let read = |event: &StoredEvent| match event.decode().unwrap().data {
+            EventData::ObservationRecorded(recorded) => recorded.observation,
+            other => panic!("{other:?}"),
+        };
+        recorded.map(read).collect()
+    }
+
+    /// Waits for the end of the call, and gives the types of the log's events.
+    pub async fn concluded(&self, activity: &Activity) -> Vec<String> {
+        self.until("end of the call", async || !self.state(activity.run).await.calls.contains_key(&activity.call))
+            .await;
+        self.events(activity.run).await.into_iter().map(|event| event.event_type.to_string()).collect()
+    }
+
+    /// Looks again and again until it holds.
+    pub async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+        let begun = Instant::now();
+        while !holds().await {
+            assert!(begun.elapsed() < DEADLINE, "no {what} within {DEADLINE:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub async fn close(self) {
+        self.stack.close().await.unwrap();
+    }
+}
+
+/// The executor's part of a call.
+pub struct Activity {
+    pub run: RunId,
+    pub call: CallId,
+    digest: String,
+    publisher: Publisher,
+    pub offset: u64,
+    pub lines: u64,
+}
+
+impl Activity {
+    pub fn frame(&mut self, body: &str) -> Outgoing {
+        let frame = self.message(body).msg_id(format!("{}:{}", self.call, self.offset));
+        self.offset += body.len() as u64;
+        self.lines += body.matches('\n').count() as u64;
+        frame
+    }
+
+    pub async fn say(&mut self, body: &str) {
+        let frame = self.frame(body);
+        self.publisher.publish(frame).await.unwrap();
+    }
+
+    /// Lines, a hundred to a frame, cut without regard to where they end.
+    pub async fn say_all(&mut self, lines: impl Iterator<Item = String>) {
+        let text: String = lines.collect();
+        let mut frames = Vec::new();
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let cut = (4001..=rest.len()).find(|at| rest.is_char_boundary(*at)).unwrap_or(rest.len());
+            let (body, tail) = rest.split_at(cut);
+            frames.push(self.frame(body));
+            rest = tail;
+        }
+        for outcome in self.publisher.publish_all(frames).await {
+            outcome.unwrap();
+        }
+    }
+
+    pub async fn exit(&self, code: i32) {
+        let exit =
+            Exit { code: Some(code), signal: None, reason: "exited".into(), bytes: self.offset, lines: self.lines };
+        let exit = serde_json::to_string(&exit).unwrap();
+        let frame = self.message("").header(header::EXIT, exit).msg_id(format!("{}:exit", self.call));
+        self.publisher.publish(frame).await.unwrap();
+    }
+
+    fn message(&self, body: &str) -> Outgoing {
+        let traceparent = format!("00-{}-00f067aa0ba902b7-01", self.run.trace_id());
+        Outgoing::new(subject::sig(TenantId::default(), self.run, self.call), body.to_owned())
+            .header(header::OFFSET, self.offset)
+            .header(header::LINE, self.lines)
+            .header(header::STREAM, "both")
+            .header(header::TIME, Timestamp::now())
+            .header(header::TOOL, "shell.run")
+            .header(header::AGENT, &self.digest)
+            .traceparent(&traceparent)
+    }
+}
+
+fn outcome(state: &RunState, call_id: CallId) -> TurnOutcome {
+    let call = CallRequest {
+        call_id,
+        tool: "shell.run".into(),
+        arguments: serde_json::json!({ "command": "make" }),
+        kind: CallKind::Activity,
+        effect: Effect::Write,
+        idempotent: false,
+        schema_digest: String::new(),
+        trust: Trust::Operator,
+        timeout: units::Duration::from_secs(600),
+    };
+    TurnOutcome {
+        turn_id: state.turn.as_ref().expect("an open turn").turn_id,
+        based_on: state.seq,
+        model: "scripted:test".into(),
+        text: None,
+        calls: vec![call],
+        wait: None,
+        plan: None,
+        say: Vec::new(),
+        question: None,
+        artifacts: Vec::new(),
+        end: None,
+        usage: Usage::default(),
+        trust: Trust::Operator,
+        manifest: Manifest::default(),
+        finish_reason: None,
+        model_ms: 0,
+    }
+}
+
+/// The partitions that an observer says it reads.
+pub async fn partitions(addr: SocketAddr) -> Vec<u64> {
+    let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    let request = "GET /partitions HTTP/1.1\r\nhost: observer\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let body: serde_json::Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    body["partitions"].as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+}

@@ -1,0 +1,93 @@
+//! Observers that die, and observers that share.
+
+use std::collections::BTreeSet;
+
+use crate::common::{World, partitions};
+
+const CARGO: &str = "  - tool: shell.run\n    packs: [cargo]\n    settle: 60s\n";
+
+fn line(number: u32) -> String {
+    match number {
+        1_500 => "thread 'a' panicked at src/a.rs:1:1:\n".to_owned(),
+        8_700 => "test late ... FAILED\n".to_owned(),
+        _ => format!("test case_{number} ... ok\n"),
+    }
+}
+
+#[tokio::test]
+async fn a_killed_observer_is_followed_by_one_that_concludes_the_same() {
+    let world = World::new().await;
+    let mut build = world.activity(CARGO).await;
+    let first = world.observer();
+    build.say_all((0..4_000).map(line)).await;
+    let checkpoints = world.ingress.checkpoints();
+    world.until("checkpoint", async || !checkpoints.load(&[build.call]).await.unwrap().is_empty()).await;
+    drop(first);
+    build.say_all((4_000..10_000).map(line)).await;
+    let second = world.observer();
+    // In the middle of the rest, or after it: either way nothing is told twice.
+    world
+        .until("progress", async || {
+            let now = checkpoints.load(&[build.call]).await.unwrap();
+            now.iter().any(|checkpoint| checkpoint.state.get().contains("\"test late ... FAILED\""))
+        })
+        .await;
+    drop(second);
+    let third = world.observer();
+    build.exit(101).await;
+
+    let types = world.concluded(&build).await;
+    for (name, times) in [("observation.recorded", 1), ("tool.failed", 1), ("tool.completed", 0)] {
+        assert_eq!(types.iter().filter(|have| *have == name).count(), times, "{name} in {types:?}");
+    }
+    let observation = world.observations(build.run).await.remove(0);
+    assert_eq!((observation.counts.lines, observation.counts.gap_bytes), (10_000, 0));
+    assert_eq!(observation.counts.bytes, build.offset);
+    let lines: Vec<u64> = observation.evidence.iter().map(|evidence| evidence.line).collect();
+    assert_eq!(lines, [1_500, 8_701], "with a line before the panic: {observation:#?}");
+    // The end is delivered again to whoever comes next, and changes nothing.
+    third.stop().await.unwrap();
+    let fourth = world.observer();
+    let mut other = world.activity(CARGO).await;
+    other.say("fine\n").await;
+    other.exit(0).await;
+    world.concluded(&other).await;
+    assert_eq!(world.observations(build.run).await.len(), 1);
+    fourth.stop().await.unwrap();
+    world.close().await;
+}
+
+#[tokio::test]
+async fn observers_share_the_partitions_and_take_over_from_each_other() {
+    let world = World::new().await;
+    let (mut first, mut second) = (world.observer(), world.observer());
+    let (one, two) = (first.listening().await.unwrap(), second.listening().await.unwrap());
+    world
+        .until("sharing", async || {
+            let (one, two) = (partitions(one).await, partitions(two).await);
+            let all: BTreeSet<_> = one.iter().chain(&two).collect();
+            all.len() == 8 && one.len() + two.len() == 8 && !one.is_empty() && !two.is_empty()
+        })
+        .await;
+    let mut builds = Vec::new();
+    for _ in 0..12 {
+        let mut build = world.activity(CARGO).await;
+        build.say("   Compiling x v1\nerror: it does not\n").await;
+        builds.push(build);
+    }
+    // One of the two dies: what it had read is not lost, and nothing is concluded twice.
+    drop(first);
+    for build in &mut builds {
+        build.say("more\n").await;
+        build.exit(101).await;
+    }
+    for build in &builds {
+        let types = world.concluded(build).await;
+        assert_eq!(types.iter().filter(|name| *name == "observation.recorded").count(), 1, "{types:?}");
+        let observation = world.observations(build.run).await.remove(0);
+        assert_eq!((observation.counts.lines, observation.counts.gap_bytes), (3, 0));
+        assert!(observation.evidence[0].excerpt.contains("it does not"));
+    }
+    second.stop().await.unwrap();
+    world.close().await;
+}

@@ -1,0 +1,6 @@
+//! The observer on real parts.
+
+mod common;
+mod conclusions;
+mod crashes;
+mod silence;

@@ -1,0 +1,41 @@
+//! Calls that say nothing.
+
+use crate::common::World;
+
+const SILENT: &str = "  - tool: shell.run\n    silence: 500ms\n";
+
+#[tokio::test]
+async fn a_call_that_never_says_anything_is_noticed() {
+    let world = World::new().await;
+    let observer = world.observer();
+    let build = world.activity(SILENT).await;
+    world.until("silence", async || !world.observations(build.run).await.is_empty()).await;
+    let observations = world.observations(build.run).await;
+    assert_eq!(observations.len(), 1);
+    assert_eq!((observations[0].phase.as_str(), observations[0].anomaly), ("silence", true));
+    assert!(observations[0].decision.is_some());
+    observer.stop().await.unwrap();
+    world.close().await;
+}
+
+#[tokio::test]
+async fn a_call_that_falls_silent_is_noticed_also_by_the_next_observer() {
+    let world = World::new().await;
+    let mut build = world.activity("  - tool: shell.run\n    silence: 2s\n").await;
+    let first = world.observer();
+    build.say("working\n").await;
+    let checkpoints = world.ingress.checkpoints();
+    world.until("checkpoint", async || !checkpoints.load(&[build.call]).await.unwrap().is_empty()).await;
+    // All that was said is acknowledged: the next one has only the checkpoint to know the call by.
+    first.stop().await.unwrap();
+    let second = world.observer();
+    world.until("silence", async || !world.observations(build.run).await.is_empty()).await;
+    let observations = world.observations(build.run).await;
+    assert_eq!(observations.len(), 1);
+    assert_eq!(observations[0].evidence[0].excerpt, "working");
+    build.say("again\n").await;
+    build.exit(0).await;
+    world.concluded(&build).await;
+    second.stop().await.unwrap();
+    world.close().await;
+}
