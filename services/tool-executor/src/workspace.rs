@@ -147,11 +147,11 @@ impl Workspace {
     }
 
     /// Writes a file as a whole, at once: a reader sees the old content or the new. Folders on the way are made, and an
-    /// executable file stays one.
+    /// executable file stays one. Says whether it was another before.
     ///
     /// # Errors
     /// [`WorkspaceError`], naming the path.
-    pub fn write(&self, path: &str, content: &[u8], limit: u64) -> Result<(), WorkspaceError> {
+    pub fn write(&self, path: &str, content: &[u8], limit: u64) -> Result<bool, WorkspaceError> {
         let bytes = content.len() as u64;
         if bytes > limit {
             return Err(WorkspaceError::TooLarge { path: path.to_owned(), bytes, limit });
@@ -159,13 +159,16 @@ impl Workspace {
         let (parents, name) = parts(path)?;
         self.ensure().map_err(|error| WorkspaceError::io(path, error))?;
         let dir = self.walk(path, &parents, true)?;
+        if self.read(path, limit).is_ok_and(|before| before == content) {
+            return Ok(false);
+        }
         let temporary = format!(".{}.tmp", uuid::Uuid::now_v7().simple());
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(0o644);
         let file = openat(&dir, temporary.as_str(), flags, mode).map_err(|error| WorkspaceError::io(path, error))?;
         let written = fill(File::from(file), content, mode_of(&dir, name))
             .and_then(|()| Ok(renameat(&dir, temporary.as_str(), &dir, name)?));
-        written.map_err(|error| {
+        written.map(|()| true).map_err(|error| {
             // What is left of a failed write is only in the way.
             let _ = unlinkat(&dir, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
             if error.kind() == io::ErrorKind::IsADirectory {
@@ -181,12 +184,25 @@ impl Workspace {
     /// # Errors
     /// [`WorkspaceError`], naming the path.
     pub fn folder(&self, path: &str) -> Result<PathBuf, WorkspaceError> {
+        self.checked_folder(path, false)
+    }
+
+    /// As [`Workspace::folder`], and makes what is missing.
+    ///
+    /// # Errors
+    /// [`WorkspaceError`], naming the path.
+    pub fn make_folder(&self, path: &str) -> Result<PathBuf, WorkspaceError> {
+        self.ensure().map_err(|error| WorkspaceError::io(path, error))?;
+        self.checked_folder(path, true)
+    }
+
+    fn checked_folder(&self, path: &str, make: bool) -> Result<PathBuf, WorkspaceError> {
         if matches!(path, "" | "." | "./") {
             return Ok(self.root.clone());
         }
         let (mut folders, last) = parts(path)?;
         folders.push(last);
-        self.walk(path, &folders, false)?;
+        self.walk(path, &folders, make)?;
         Ok(self.root.join(folders.join("/")))
     }
 
@@ -278,8 +294,9 @@ mod tests {
     #[test]
     fn writes_and_reads_back() {
         let (_dir, workspace) = workspace();
-        workspace.write("a/b/c.txt", b"one", LIMIT).unwrap();
-        workspace.write("./a//b/c.txt", b"two", LIMIT).unwrap();
+        assert!(workspace.write("a/b/c.txt", b"one", LIMIT).unwrap());
+        assert!(workspace.write("./a//b/c.txt", b"two", LIMIT).unwrap());
+        assert!(!workspace.write("a/b/c.txt", b"two", LIMIT).unwrap());
         assert_eq!(workspace.read("a/b/c.txt", LIMIT).unwrap(), b"two");
         assert_eq!(std::fs::read_dir(workspace.root().join("a/b")).unwrap().count(), 1, "no temporary file is left");
         assert!(matches!(workspace.read("a/gone", LIMIT), Err(WorkspaceError::Missing(_))));

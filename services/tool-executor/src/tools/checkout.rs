@@ -21,8 +21,8 @@ pub(super) async fn checkout(
 ) -> Result<Content, ToolError> {
     let name = required(invocation, "repository")?;
     let (wanted, into) = (text(invocation, "ref"), text(invocation, "into").filter(|into| *into != "."));
-    if !is_name(name) || into.is_some_and(|into| !is_name(into)) {
-        let words = "`repository` and `into` are names of letters, digits, `.`, `-` and `_`";
+    if !is_name(name) {
+        let words = "`repository` is a name of letters, digits, `.`, `-` and `_`";
         return Err(ToolError::final_("invalid_arguments", words));
     }
     if wanted.is_some_and(|wanted| !is_ref(wanted)) {
@@ -32,22 +32,23 @@ pub(super) async fn checkout(
     if !source.is_dir() {
         return Err(ToolError::final_("not_found", format!("there is no repository `{name}`")));
     }
-    workspace.ensure().map_err(failed)?;
-    let place = Place::new(&workspace, into, invocation);
+    workspace.ensure().map_err(|error| failed(&error))?;
+    let target = workspace.make_folder(into.unwrap_or_default())?;
+    let place = Place::new(&workspace, target, invocation);
     if !place.is_ready() {
-        place.prepare().map_err(failed)?;
+        place.prepare().map_err(|error| failed(&error))?;
         if is_git(&source) {
             clone(&source, &place.staging, wanted, invocation).await?;
         } else {
             let (from, to) = (source.clone(), place.staging.clone());
             blocking(move || copy(&from, &to)).await?;
         }
-        if let Some(taken) = place.taken().map_err(failed)? {
+        if let Some(taken) = place.taken().map_err(|error| failed(&error))? {
             let words = format!("`{taken}` is in the workspace already: use what is there, or check out `into` a folder");
             return Err(ToolError::final_("exists", words));
         }
     }
-    place.finish().map_err(failed)?;
+    place.finish().map_err(|error| failed(&error))?;
     let kept_ref = wanted.filter(|_| is_git(&source));
     let note = if kept_ref == wanted { "" } else { "; it has no history, so there is no `ref` to choose" };
     let path = into.unwrap_or(".");
@@ -65,9 +66,8 @@ struct Place {
 }
 
 impl Place {
-    fn new(workspace: &Workspace, into: Option<&str>, invocation: Invocation<'_>) -> Self {
+    fn new(workspace: &Workspace, target: PathBuf, invocation: Invocation<'_>) -> Self {
         let own = workspace.root().join(RESERVED).join("checkouts");
-        let target = into.map_or_else(|| workspace.root().to_owned(), |into| workspace.root().join(into));
         let call = invocation.call.to_string();
         Self { target, staging: own.join(&call), ready: own.join(format!("{call}.ready")) }
     }
@@ -99,10 +99,6 @@ impl Place {
     fn finish(&self) -> io::Result<()> {
         if !self.staging.exists() {
             return Ok(());
-        }
-        match std::fs::create_dir(&self.target) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
         }
         for entry in std::fs::read_dir(&self.staging)? {
             let entry = entry?;
@@ -136,7 +132,7 @@ fn is_git(source: &Path) -> bool {
 
 /// Clones, then moves to the wanted ref. The repository is the operator's own; no hook of it runs.
 async fn clone(source: &Path, to: &Path, wanted: Option<&str>, invocation: Invocation<'_>) -> Result<(), ToolError> {
-    let source = std::path::absolute(source).map_err(failed)?;
+    let source = std::path::absolute(source).map_err(|error| failed(&error))?;
     let arguments = [source.as_os_str(), to.as_os_str()];
     git(&["clone", "--quiet", "--no-hardlinks", "--"], &arguments, to.parent(), invocation).await?;
     if let Some(wanted) = wanted {
@@ -190,12 +186,12 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 
 async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> Result<(), ToolError> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(failed),
+        Ok(done) => done.map_err(|error| failed(&error)),
         Err(error) => Err(ToolError::transient("io", error.to_string(), Happened::No)),
     }
 }
 
-fn failed(error: io::Error) -> ToolError {
+fn failed(error: &io::Error) -> ToolError {
     ToolError::transient("io", format!("the repository can't be copied: {error}"), Happened::No)
 }
 

@@ -25,8 +25,9 @@ pub(super) async fn write(workspace: Workspace, cap: u64, invocation: Invocation
     let path = required(invocation, "path")?.to_owned();
     let content = required(invocation, "content")?.to_owned();
     let bytes = content.len();
-    blocking(move || workspace.write(&path, content.as_bytes(), cap)).await?;
-    Ok(Content::own(format!("{bytes} bytes written"), json!({ "bytes": bytes })))
+    let changed = blocking(move || workspace.write(&path, content.as_bytes(), cap)).await?;
+    let words = if changed { format!("{bytes} bytes written") } else { format!("unchanged, {bytes} bytes") };
+    Ok(Content::own(words, json!({ "bytes": bytes, "changed": changed })))
 }
 
 /// File systems block, and those of a network may do so for long.

@@ -1,0 +1,186 @@
+//! Commands that go on by themselves.
+
+use std::time::Duration;
+
+use kernel::{CallId, RunId, Trust};
+use serde_json::json;
+
+use crate::house::House;
+
+/// A house whose agent may run exactly this command without asking, and an activity with this time-out.
+async fn house(command: &str, timeout: &str) -> House {
+    let tool = format!(
+        "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: {timeout}\n\
+         input: {{ type: object, properties: {{ command: {{ type: string }} }}, required: [command] }}\n\
+         run: {{ builtin: shell.run }}\n"
+    );
+    let allow = json!({ "commands": [command] }).to_string();
+    House::new(&[], &[("x.run", tool)], &allow).await
+}
+
+async fn begin(house: &House, command: &str) -> (RunId, CallId) {
+    let call = house.call("x.run", json!({ "command": command }), Trust::Untrusted);
+    let call_id = call.call_id;
+    (house.run(vec![call]).await, call_id)
+}
+
+/// Processes that carry the mark of the call.
+fn processes(call: CallId) -> usize {
+    let mark = format!("ESC_CALL_ID={call}");
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| std::fs::read(entry.ok()?.path().join("environ")).ok())
+        .filter(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()))
+        .count()
+}
+
+async fn until(mut holds: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "it did not come to hold");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn every_byte_arrives_in_order() {
+    let command = r"i=0; while [ $i -lt 10000 ]; do echo line $i of it; i=$((i+1)); done; printf '\377\376\000 err' >&2; exit 3";
+    let house = house(command, "1m").await;
+    let executor = house.executor();
+    let (run, call) = begin(&house, command).await;
+    let (output, exit) = house.output(call).await;
+    let mut expected: Vec<u8> = (0..10_000).flat_map(|i| format!("line {i} of it\n").into_bytes()).collect();
+    expected.extend(b"\xff\xfe\x00 err");
+    assert_eq!(output.len(), expected.len());
+    assert!(output == expected, "the output differs");
+    assert_eq!((exit.code, exit.signal, exit.reason.as_str(), exit.lines), (Some(3), None, "exited", 10_001));
+    assert!(house.frames(call).len() < 100, "lines share frames");
+    // The executor says nothing of the end itself: the observer does.
+    assert_eq!((house.count(run, "tool.started").await, house.count(run, "tool.failed").await), (1, 0));
+    until(|| processes(call) == 0).await;
+    house.conclude(run, call, exit).await;
+    assert_eq!(house.count(run, "tool.failed").await, 1);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_command_gets_a_clean_environment_in_its_own_folder() {
+    let command = "env | sort; pwd; ls -a";
+    let house = house(command, "1m").await;
+    let executor = house.executor();
+    let (run, call) = begin(&house, command).await;
+    let (output, exit) = house.output(call).await;
+    assert!(exit.is_success());
+    let output = String::from_utf8(output).unwrap();
+    let workspace = house.path("workspaces").join(run.to_string());
+    let names: Vec<_> = output.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    for name in &names {
+        assert!(["ESC_CALL_ID", "HOME", "LANG", "PATH", "PWD", "TZ", "OLDPWD", "_"].contains(name), "{name} got in");
+    }
+    assert!(output.contains(&format!("HOME={}\n", workspace.display())), "{output}");
+    assert!(output.contains(&format!("\n{}\n", workspace.display())), "{output}");
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_command_that_takes_too_long_is_ended() {
+    let command = "trap '' TERM; echo begun; while :; do sleep 1; done";
+    let house = house(command, "1s").await;
+    let executor = house.executor();
+    let (_, call) = begin(&house, command).await;
+    let (output, exit) = house.output(call).await;
+    assert_eq!((output.as_slice(), exit.reason.as_str(), exit.signal), (b"begun\n".as_slice(), "timeout", Some(9)));
+    until(|| processes(call) == 0).await;
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn an_ending_run_takes_all_its_processes_along() {
+    // One child in the group, one in a session of its own, and the command itself.
+    let command = "sleep 1000 & setsid sleep 1001 & echo begun; sleep 1002";
+    let house = house(command, "10m").await;
+    let executor = house.executor();
+    let (run, call) = begin(&house, command).await;
+    until(|| processes(call) >= 4).await;
+    house.cancel(run).await;
+    let (_, exit) = house.output(call).await;
+    assert_eq!((exit.reason.as_str(), exit.signal), ("cancelled", Some(15)));
+    until(|| processes(call) == 0).await;
+    house.conclude(run, call, exit).await;
+    assert_eq!(house.count(run, "run.cancelled").await, 1);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_output_is_cut_off() {
+    let command = "yes 0123456789";
+    let house = house(command, "1m").await;
+    let executor = house.executor_with(tool_executor::Config { output_cap: 200_000, ..house.config() });
+    let (_, call) = begin(&house, command).await;
+    let (output, exit) = house.output(call).await;
+    assert_eq!((output.len(), exit.bytes, exit.reason.as_str()), (200_000, 200_000, "output_cap"));
+    until(|| processes(call) == 0).await;
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn another_executor_goes_on_where_one_died() {
+    let command = "i=0; while [ $i -lt 400 ]; do echo line $i; i=$((i+1)); sleep 0.01; done";
+    let house = house(command, "1m").await;
+    let first = house.executor();
+    let (run, call) = begin(&house, command).await;
+    until(|| house.frames(call).len() >= 3).await;
+    // As a crash would, in the middle of the output.
+    drop(first);
+    assert!(processes(call) > 0, "the command goes on");
+    let second = house.executor();
+    let (output, exit) = house.output(call).await;
+    let expected: Vec<u8> = (0..400).flat_map(|i| format!("line {i}\n").into_bytes()).collect();
+    assert!(output == expected, "{}", String::from_utf8_lossy(&output));
+    assert!(exit.is_success() && exit.lines == 400);
+    assert_eq!(house.count(run, "tool.started").await, 1);
+    house.close(vec![second]).await;
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_saw_is_found_afterwards() {
+    let command = "echo one; sleep 0.5; echo two; exit 7";
+    let house = house(command, "1m").await;
+    let first = house.executor();
+    let (_, call) = begin(&house, command).await;
+    until(|| !house.frames(call).is_empty()).await;
+    drop(first);
+    until(|| processes(call) == 0).await;
+    let second = house.executor();
+    let (output, exit) = house.output(call).await;
+    assert_eq!((output.as_slice(), exit.code), (b"one\ntwo\n".as_slice(), Some(7)));
+    house.close(vec![second]).await;
+}
+
+#[tokio::test]
+async fn processes_that_vanished_are_reported_lost() {
+    let command = "echo one; sleep 1000";
+    let house = house(command, "10m").await;
+    let first = house.executor();
+    let (run, call) = begin(&house, command).await;
+    until(|| !house.frames(call).is_empty()).await;
+    drop(first);
+    // As a machine that goes down: the supervisor too.
+    let pid = house.path("workspaces").join(format!("{run}/.esc/{call}/pid"));
+    let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let second = house.executor();
+    let (output, exit) = house.output(call).await;
+    assert_eq!((output.as_slice(), exit.reason.as_str(), exit.code), (b"one\n".as_slice(), "lost", None));
+    house.close(vec![second]).await;
+}
+
+#[tokio::test]
+async fn a_command_that_nobody_named_is_asked_about() {
+    let house = house("echo fine", "1m").await;
+    let executor = house.executor();
+    let (run, _) = begin(&house, "echo fine; rm -rf /").await;
+    let asked = house.question(run, 1).await;
+    assert!(asked.reasons[0].starts_with("ask-unconfined-process: "), "{:?}", asked.reasons);
+    house.close(vec![executor]).await;
+}

@@ -1,0 +1,318 @@
+//! A house of one's own: real parts, one agent, runs whose turns the test plays, and executors that come and go.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bus::{ConsumeOptions, Delivery, Outcome, header};
+use engine::testing::TestStack;
+use engine::{Engine, ToolCatalog};
+use jiff::Timestamp;
+use kernel::call::{Approval, CallRequest, Exit, Observation, Verdict};
+use kernel::command::{
+    ByOperator, Command, ConcludeCall, CreateRun, DecideApproval, TurnOutcome,
+};
+use kernel::event::{EventData, RunCreated};
+use kernel::{ApprovalId, Block, CallId, Cause, Role, RunId, RunState, TenantId, Trust};
+use serde_json::Value;
+use service::{Common, Running};
+use tokio_util::sync::CancellationToken;
+use tool_executor::Config;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+pub struct House {
+    pub stack: TestStack,
+    pub dir: tempfile::TempDir,
+    agent: String,
+    digest: String,
+    frames: Arc<Mutex<Vec<Delivery>>>,
+    stop: CancellationToken,
+}
+
+impl House {
+    /// With an agent that has these tools beside the declared ones, and may do what `allow` says (YAML).
+    pub async fn new(tools: &[&str], declared: &[(&str, String)], allow: &str) -> Self {
+        let stack = TestStack::new().await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let files = dir.path().join("agents/tools");
+        std::fs::create_dir_all(&files).unwrap();
+        for (name, yaml) in declared {
+            std::fs::write(files.join(format!("{name}.yaml")), yaml).unwrap();
+        }
+        let names: Vec<_> = tools.iter().copied().chain(declared.iter().map(|(name, _)| *name)).collect();
+        let yaml = format!(
+            "name: tester\nmodel: scripted:none\ninstructions: Test.\ntools: [{}]\nallow: {allow}\n",
+            names.join(", ")
+        );
+        let ingress = stack.engine(Role::Ingress).await.unwrap();
+        let version = ingress.agents().put(&TenantId::default(), &yaml, "test").await.unwrap();
+        let frames = Arc::new(Mutex::new(Vec::new()));
+        let (sink, stop) = (frames.clone(), CancellationToken::new());
+        let handler = move |delivery: Delivery| {
+            sink.lock().unwrap().push(delivery);
+            async { Ok(Outcome::Ack) }
+        };
+        stack.bus().consume("artifact", ConsumeOptions::default(), handler, stop.clone()).unwrap();
+        Self { stack, dir, agent: version.name.clone(), digest: version.digest.clone(), frames, stop }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn config(&self) -> Config {
+        let common = Common {
+            nats_url: bus::testing::url().into(),
+            database_url: engine::testing::database_url().into(),
+            redis_url: engine::testing::redis_url().into(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            namespace: self.stack.namespace().to_owned(),
+            schema: self.stack.schema().to_owned(),
+            drain_seconds: 5,
+            agents_dir: self.path("agents"),
+            // The shipped ones.
+            policies_dir: self.path("no-policies"),
+            workspaces: self.path("workspaces"),
+            // Nobody listens on the port of "discard".
+            artifact_url: "http://127.0.0.1:9".to_owned(),
+            ..Common::for_service("tool-executor")
+        };
+        Config {
+            common,
+            secrets_dir: self.path("secrets"),
+            checkout_root: self.path("repositories"),
+            kill_grace_ms: 300,
+            lease_seconds: 1,
+            ..Config::default()
+        }
+    }
+
+    pub fn executor(&self) -> Running {
+        self.executor_with(self.config())
+    }
+
+    pub fn executor_with(&self, config: Config) -> Running {
+        service::spawn("tool-executor", config, tool_executor::run).unwrap()
+    }
+
+    pub async fn engine(&self, role: Role) -> Engine {
+        self.stack.engine(role).await.unwrap()
+    }
+
+    /// A call as a planner would ask for it.
+    pub fn call(&self, tool: &str, arguments: Value, trust: Trust) -> CallRequest {
+        let catalog = ToolCatalog::load(self.path("agents")).unwrap();
+        let spec = catalog.get(tool);
+        CallRequest {
+            call_id: CallId::mint(),
+            tool: tool.to_owned(),
+            arguments,
+            kind: spec.as_ref().map(|spec| spec.kind).unwrap_or_default(),
+            effect: spec.as_ref().map_or(kernel::tool::Effect::Read, |spec| spec.effect),
+            idempotent: spec.as_ref().is_some_and(|spec| spec.idempotent),
+            schema_digest: catalog.digest(tool).unwrap_or_default().to_owned(),
+            trust,
+            timeout: spec.map_or(kernel::units::Duration::from_secs(5), |spec| spec.timeout),
+        }
+    }
+
+    /// A run whose first turn asks for these calls.
+    pub async fn run(&self, calls: Vec<CallRequest>) -> RunId {
+        let run = RunId::mint();
+        let created = RunCreated {
+            tenant: TenantId::default(),
+            agent: self.agent.clone(),
+            agent_digest: self.digest.clone(),
+            objective: Block::new("Test.", Trust::Operator, "operator:test"),
+            input: Block::new("Test.", Trust::Operator, "operator:test"),
+            acceptance: Vec::new(),
+            limits: Default::default(),
+            conversation_id: None,
+            metadata: Default::default(),
+            parallel_wake: Default::default(),
+            debounce: Default::default(),
+            sampled: true,
+            trigger: None,
+        };
+        let create = Command::Create(Box::new(CreateRun { created, hold: None }));
+        let state = self.submit(Role::Ingress, run, create, "create").await;
+        let outcome = TurnOutcome {
+            turn_id: state.turn.as_ref().unwrap().turn_id,
+            based_on: state.seq,
+            model: "test".to_owned(),
+            text: None,
+            calls,
+            wait: None,
+            plan: None,
+            say: Vec::new(),
+            question: None,
+            artifacts: Vec::new(),
+            end: None,
+            usage: Default::default(),
+            trust: Trust::Operator,
+            manifest: Default::default(),
+            finish_reason: None,
+            model_ms: 1,
+        };
+        self.submit(Role::Planner, run, Command::CommitTurn(Box::new(outcome)), "turn").await;
+        run
+    }
+
+    pub async fn submit(&self, role: Role, run: RunId, command: Command, key: &str) -> Arc<RunState> {
+        self.engine(role).await.submit(run, command, key, Cause::default()).await.unwrap().state
+    }
+
+    pub async fn decide(&self, run: RunId, approval_id: ApprovalId, edited: Option<(Value, String)>) {
+        let decision =
+            DecideApproval { approval_id, verdict: Verdict::Approve, edited, reason: None, by: "ann".to_owned() };
+        let key = format!("decide/{approval_id}");
+        self.submit(Role::Approval, run, Command::DecideApproval(decision), &key).await;
+    }
+
+    pub async fn cancel(&self, run: RunId) {
+        let by = ByOperator { by: "ann".to_owned(), reason: None };
+        self.submit(Role::Ingress, run, Command::Cancel(by), "cancel").await;
+    }
+
+    /// What an observer does at the end of an activity.
+    pub async fn conclude(&self, run: RunId, call_id: CallId, exit: Exit) {
+        let observation = Observation {
+            call_id: Some(call_id),
+            phase: "completed".to_owned(),
+            changed: "It ended.".to_owned(),
+            anomaly: false,
+            decision: None,
+            evidence: Vec::new(),
+            missing: None,
+            counts: Default::default(),
+        };
+        let conclude = ConcludeCall { call_id, exit, observation, duration_ms: 1 };
+        self.submit(Role::Observer, run, Command::ConcludeCall(Box::new(conclude)), "conclude").await;
+    }
+
+    /// Waits until `look` finds something in the events of the run.
+    pub async fn event<T>(&self, run: RunId, look: impl Fn(&[EventData]) -> Option<T>) -> T {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let events = self.events(run).await;
+            if let Some(found) = look(&events) {
+                return found;
+            }
+            let names: Vec<_> = events.iter().map(EventData::type_name).collect();
+            assert!(tokio::time::Instant::now() < deadline, "it did not come; the run has {names:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn events(&self, run: RunId) -> Vec<EventData> {
+        let reads = self.engine(Role::Ingress).await.reads();
+        let stored = reads.events(&TenantId::default(), run, 0, 1000).await.unwrap();
+        stored.iter().map(|event| event.decode().unwrap().data).collect()
+    }
+
+    /// How many events of this type the run has.
+    pub async fn count(&self, run: RunId, event_type: &str) -> usize {
+        self.events(run).await.iter().filter(|event| event.type_name() == event_type).count()
+    }
+
+    /// Waits for the `number`th question (from 1) of the run.
+    pub async fn question(&self, run: RunId, number: usize) -> Approval {
+        self.event(run, |events| {
+            let asked = events.iter().filter_map(|event| match event {
+                EventData::ApprovalRequested(asked) => Some(asked.approval.clone()),
+                _ => None,
+            });
+            asked.skip(number - 1).next()
+        })
+        .await
+    }
+
+    /// Waits for the end of a call and gives its type, its code if it has one, and what the model is shown.
+    pub async fn end_of(&self, run: RunId, call: CallId) -> (&'static str, String, Block) {
+        self.event(run, |events| {
+            events.iter().find_map(|event| match event {
+                EventData::ToolDenied(denied) if denied.call_id == call => {
+                    Some((event.type_name(), denied.code.clone(), denied.reason.clone()))
+                }
+                EventData::ToolCompleted(done) if done.call_id == call => {
+                    Some((event.type_name(), String::new(), done.result.block.clone()))
+                }
+                EventData::ToolFailed(failed) if failed.call_id == call => {
+                    Some((event.type_name(), failed.failure.code.clone(), failed.failure.block.clone()))
+                }
+                EventData::ToolReconciled(reconciled)
+                    if reconciled.call_id == call && reconciled.finding == kernel::event::Finding::Unknown =>
+                {
+                    Some((event.type_name(), "unknown".to_owned(), reconciled.evidence.clone()))
+                }
+                _ => None,
+            })
+        })
+        .await
+    }
+
+    /// Waits until the call has started.
+    pub async fn started(&self, run: RunId) {
+        self.event(run, |events| events.iter().any(|event| event.type_name() == "tool.started").then_some(())).await;
+    }
+
+    /// Waits for the exit frame of a call and gives its whole output, put together frame by frame without gap or overlap.
+    pub async fn output(&self, call: CallId) -> (Vec<u8>, Exit) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let frames = self.frames(call);
+            if let Some(exit) = frames.iter().find_map(|frame| frame.headers.get(header::EXIT)) {
+                let exit: Exit = serde_json::from_str(exit).unwrap();
+                // The consumer is free in its order, and its last messages may be on their way.
+                if put_together(&frames).len() as u64 == exit.bytes {
+                    return (checked(&frames, &exit), exit);
+                }
+            }
+            let seen = frames.len();
+            assert!(tokio::time::Instant::now() < deadline, "the output did not end; {seen} frames came");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The stored frames of a call so far, in the order of the stream.
+    pub fn frames(&self, call: CallId) -> Vec<Delivery> {
+        let all = self.frames.lock().unwrap();
+        let mut frames: Vec<_> =
+            all.iter().filter(|frame| frame.subject.ends_with(&call.to_string())).cloned().collect();
+        frames.sort_by_key(|frame| frame.stream_seq);
+        frames.dedup_by_key(|frame| frame.stream_seq);
+        frames
+    }
+
+    pub async fn close(self, executors: Vec<Running>) {
+        for executor in executors {
+            executor.stop().await.unwrap();
+        }
+        self.stop.cancel();
+        self.stack.close().await.unwrap();
+    }
+}
+
+fn put_together(frames: &[Delivery]) -> Vec<u8> {
+    frames.iter().flat_map(|frame| frame.payload.to_vec()).collect()
+}
+
+fn checked(frames: &[Delivery], exit: &Exit) -> Vec<u8> {
+    let number = |frame: &Delivery, name| frame.headers.get(name).unwrap().parse::<u64>().unwrap();
+    let (mut offset, mut line) = (0, 0);
+    for frame in frames {
+        assert_eq!(number(frame, header::OFFSET), offset, "a gap or an overlap");
+        assert_eq!(number(frame, header::LINE), line);
+        offset += frame.payload.len() as u64;
+        line += frame.payload.iter().filter(|byte| **byte == b'\n').count() as u64;
+        for name in [header::STREAM, header::TIME, header::TOOL, header::AGENT, header::TRACEPARENT] {
+            assert!(frame.headers.get(name).is_some_and(|value| !value.is_empty()), "{name} is missing");
+        }
+        assert!(frame.headers.get(header::TIME).unwrap().parse::<Timestamp>().is_ok());
+    }
+    assert!(frames.last().unwrap().headers.get(header::EXIT).is_some(), "the exit frame is last");
+    assert_eq!(exit.bytes, offset);
+    put_together(frames)
+}

@@ -1,0 +1,153 @@
+//! A stand-in for the outside: counts what it receives, and misbehaves when told to.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{any, get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+#[derive(Clone)]
+pub struct Server {
+    pub addr: SocketAddr,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Idempotency keys of effects that were asked for, in order.
+    asked: Vec<String>,
+    /// Bodies of effects that happened.
+    done: Vec<Value>,
+    /// What to do with the next effects, first first; after that they happen and are answered.
+    plan: Vec<Plan>,
+    /// Requests by path.
+    seen: Vec<(String, HeaderMap)>,
+}
+
+/// What becomes of an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// It happens, and no answer ever comes.
+    HappenAndHang,
+    /// It does not happen, and no answer ever comes.
+    Hang,
+    /// It does not happen, and 503 is answered.
+    Unavailable,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self { addr: listener.local_addr().unwrap(), shared: Arc::default() };
+        let router = Router::new()
+            .route("/effect", post(effect).get(read_back))
+            .route("/flaky/{id}", any(flaky))
+            .route("/large", get(async || "x".repeat(40_000)))
+            .route("/endless", get(endless))
+            .route("/away", get(async || Redirect::temporary("http://example.invalid/")))
+            .route("/loop", get(async || Redirect::temporary("/loop")))
+            .route("/moved", get(async || Redirect::temporary("/echo")))
+            .route("/missing", get(async || (StatusCode::NOT_FOUND, "no such thing")))
+            .fallback(echo)
+            .with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        server
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addr)
+    }
+
+    pub fn plan(&self, plan: &[Plan]) {
+        self.shared.lock().unwrap().plan = plan.to_vec();
+    }
+
+    pub fn asked(&self) -> Vec<String> {
+        self.shared.lock().unwrap().asked.clone()
+    }
+
+    pub fn done(&self) -> Vec<Value> {
+        self.shared.lock().unwrap().done.clone()
+    }
+
+    /// Headers of the requests to a path.
+    pub fn seen(&self, path: &str) -> Vec<HeaderMap> {
+        let shared = self.shared.lock().unwrap();
+        shared.seen.iter().filter(|(seen, _)| seen == path).map(|(_, headers)| headers.clone()).collect()
+    }
+
+    fn next(&self) -> Option<Plan> {
+        let plan = &mut self.shared.lock().unwrap().plan;
+        (!plan.is_empty()).then(|| plan.remove(0))
+    }
+
+    /// The declaration of a tool that does the effect.
+    pub fn effect_tool(&self, name: &str, timeout: &str, probe: bool) -> String {
+        let probe = if probe {
+            format!("probe: {{ http: {{ method: GET, url: \"{}\", allow_private: true }}, done: /done }}\n", self.url("/effect"))
+        } else {
+            String::new()
+        };
+        format!(
+            "name: {name}\ndescription: Does it.\neffect: external\ntimeout: {timeout}\n\
+             input: {{ type: object, properties: {{ n: {{ type: integer }} }}, required: [n] }}\n\
+             run: {{ http: {{ method: POST, url: \"{}\", body: {{ n: \"{{n}}\" }}, allow_private: true }} }}\n{probe}",
+            self.url("/effect")
+        )
+    }
+}
+
+async fn effect(State(server): State<Server>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
+    let plan = server.next();
+    {
+        let mut shared = server.shared.lock().unwrap();
+        shared.asked.push(headers["idempotency-key"].to_str().unwrap().to_owned());
+        if matches!(plan, None | Some(Plan::HappenAndHang)) {
+            shared.done.push(body);
+        }
+    }
+    match plan {
+        None => Json(json!({ "ok": true })).into_response(),
+        Some(Plan::Unavailable) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Some(Plan::HappenAndHang | Plan::Hang) => std::future::pending().await,
+    }
+}
+
+async fn read_back(State(server): State<Server>) -> Json<Value> {
+    let done = server.done();
+    Json(json!({ "done": !done.is_empty(), "count": done.len() }))
+}
+
+/// 503 twice, then well.
+async fn flaky(State(server): State<Server>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    let path = format!("/flaky/{id}");
+    server.shared.lock().unwrap().seen.push((path.clone(), headers));
+    if server.seen(&path).len() <= 2 { StatusCode::SERVICE_UNAVAILABLE.into_response() } else { "at last".into_response() }
+}
+
+async fn endless() -> Body {
+    let chunks = futures::stream::unfold((), |()| async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Some((Ok::<_, std::convert::Infallible>("more "), ()))
+    });
+    Body::from_stream(chunks)
+}
+
+/// What came, headers included.
+async fn echo(State(server): State<Server>, request: Request) -> Json<Value> {
+    let path = request.uri().path().to_owned();
+    server.shared.lock().unwrap().seen.push((path, request.headers().clone()));
+    let headers: Value = request
+        .headers()
+        .iter()
+        .map(|(name, value)| (name.to_string(), Value::from(value.to_str().unwrap_or_default())))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    Json(json!({ "uri": request.uri().to_string(), "headers": headers }))
+}
