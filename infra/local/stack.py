@@ -31,7 +31,7 @@ class Stack:
         self.root = Path(root)
         self.ports = ports or Ports.from_env()
         self.state = Path(state or self.root / ".local")
-        self.token_file, self.env_file = self.state / "tokens.json", self.state / "env"
+        self.token_file = self.state / "tokens.json"
         self.parts_folder = self.root / ".local" / "parts"
         # Settings for every service, over what it inherits from our own environment.
         self.settings = {}
@@ -82,9 +82,7 @@ class Stack:
 
     def migrate(self):
         """Bring the database and the streams in step with the program, as their owners."""
-        self.esc(
-            "migrate", env={"ESC_DATABASE_URL": self.database_url(OWNER), "ESC_NATS_URL": self.nats_url("operator")}
-        )
+        self.esc("migrate", env=self.operator_env())
 
     def start_services(self, env=None):
         """Start the services that don't run, or run an older build or with other settings; wait until each is ready.
@@ -202,10 +200,19 @@ class Stack:
             "ESC_NATS_URL": self.nats_url("publisher"),
         }
 
+    def operator_env(self):
+        """The keys to everything, for who looks behind the API: `esc doctor`, `esc migrate`, `esc dev`."""
+        return {
+            **self.env(),
+            "ESC_NATS_URL": self.nats_url("operator"),
+            "ESC_DATABASE_URL": self.database_url(OWNER),
+            "ESC_REDIS_URL": self.redis_url(),
+        }
+
     def write_env(self):
-        """Write `.local/env`, to be sourced by a shell."""
-        lines = [f"export {key}={shlex.quote(value)}\n" for key, value in self.env().items()]
-        write_private(self.env_file, "".join(lines))
+        """Write `.local/env` and `.local/env.operator`, to be sourced by a shell."""
+        for name, told in (("env", self.env()), ("env.operator", self.operator_env())):
+            write_private(self.state / name, "".join(f"export {key}={shlex.quote(told[key])}\n" for key in told))
 
     def nats_url(self, user):
         """NATS as this user."""

@@ -81,11 +81,13 @@ class WhatAServiceIsTold(unittest.TestCase):
 
     def test_the_env_file_gives_no_way_in_behind_the_api(self):
         self.stack.write_env()
-        text = self.stack.env_file.read_text()
-        self.assertIn("export ESC_TOKEN=", text)
-        self.assertIn("nats://publisher:", text)
-        self.assertNotIn("postgres://", text)
-        self.assertEqual(stat.S_IMODE(self.stack.env_file.stat().st_mode), 0o600)
+        env, operator = self.stack.state / "env", self.stack.state / "env.operator"
+        self.assertIn("export ESC_TOKEN=", env.read_text())
+        self.assertIn("nats://publisher:", env.read_text())
+        self.assertNotIn("postgres://", env.read_text())
+        self.assertIn("postgres://esc_owner:", operator.read_text())
+        for file in (env, operator):
+            self.assertEqual(stat.S_IMODE(file.stat().st_mode), 0o600)
 
 
 if __name__ == "__main__":
