@@ -61,25 +61,27 @@ impl Timers {
         // This process's clock on both sides: the kernel fires nothing that is not due by the clock of whoever submits.
         let now = Timestamp::now();
         let until = now.checked_add(claim_for).unwrap_or(Timestamp::MAX);
+        // An array and a lateral look-up, not joins: the plan is made without knowing how few timers there will be, and as
+        // joins it reads all timers and all runs.
         let rows = sqlx::query(concat!(
-            "with due as (
-                select timer_id from timers
-                where due <= ",
+            "with claimed as (
+                update timers set claimed_until = ",
+            instant!("$2"),
+            " where timer_id = any (array(
+                    select timer_id from timers
+                    where due <= ",
             instant!("$1"),
             " and (claimed_until is null or claimed_until <= ",
             instant!("$1"),
             ")
-                order by due limit $3 for update skip locked
-             ), claimed as (
-                update timers t set claimed_until = ",
-            instant!("$2"),
-            " from due where t.timer_id = due.timer_id
-                returning t.timer_id, t.run_id, t.due, t.purpose
+                    order by due limit $3 for update skip locked
+                ))
+                returning timer_id, run_id, due, purpose
              )
              select c.timer_id, c.run_id, r.tenant, r.sampled, c.purpose, ",
             micros!("due"),
             "
-             from claimed c join runs r on r.run_id = c.run_id
+             from claimed c cross join lateral (select tenant, sampled from runs where run_id = c.run_id limit 1) r
              order by c.due"
         ))
         .bind(now.as_microsecond())

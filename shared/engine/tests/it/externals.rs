@@ -104,9 +104,12 @@ async fn no_wake_is_lost_between_an_event_and_its_wait() {
             let run = new_run(&ingress).await;
             let mut early = 0;
             for round in 0..ROUNDS {
-                // Spread over 0 to 5 ms on both sides, so that each order and every overlap comes up.
+                // Spread over 0 to 5 ms on both sides, so that each order and every overlap comes up. Every other event is
+                // held back for about as long as a wait takes to commit.
                 let jitter = |salt: u64| Duration::from_micros((lane * 641 + round * 1009 + salt) % 5000);
-                early += u64::from(meet(&ingress, &planner, run, round, jitter(0), jitter(round * 37)).await);
+                let held_back = Duration::from_millis(round % 2 * 10);
+                let event_after = jitter(round * 37) + held_back;
+                early += u64::from(meet(&ingress, &planner, run, round, jitter(0), event_after).await);
             }
             early
         })
