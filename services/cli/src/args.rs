@@ -1,0 +1,462 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Escapement from a shell: start runs, watch them, answer them, and look after the system.
+#[derive(Debug, Parser)]
+#[command(
+    name = "esc",
+    version,
+    about,
+    arg_required_else_help = true,
+    after_help = "`. .local/env` sets ESC_URL, ESC_TOKEN and ESC_NATS_URL of the local stack.\n\
+                  Exit codes: 0 done, 1 the run or a check failed, 2 a wrong request, 3 something does not answer."
+)]
+pub struct Args {
+    /// Answer in JSON: one value a line
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// No colours, also on a terminal
+    #[arg(long, global = true)]
+    pub no_color: bool,
+    #[command(flatten)]
+    pub door: Door,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Where the API is, and as whom.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Door {
+    /// Where the API is
+    #[arg(long, global = true, env = "ESC_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    pub url: String,
+    /// API token
+    #[arg(
+        long,
+        global = true,
+        env = "ESC_TOKEN",
+        default_value = "",
+        hide_env_values = true,
+        hide_default_value = true
+    )]
+    pub token: String,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a run
+    Run(RunArgs),
+    /// Publish an event from outside on NATS
+    Publish(PublishArgs),
+    /// Follow a run until it ends
+    Tail(TailArgs),
+    /// Tell the story of a run so far: who woke whom, how long it slept, what it cost
+    Timeline(RunId),
+    /// List runs, newest first
+    Runs(RunsArgs),
+    /// List what runs wait for
+    Waits {
+        /// Only this kind of wake
+        #[arg(long)]
+        kind: Option<Wake>,
+    },
+    /// List questions to people
+    Approvals {
+        /// Only those in this state
+        #[arg(long, default_value = "open")]
+        state: ApprovalState,
+    },
+    /// Say yes to a question
+    Approve(ApproveArgs),
+    /// Say no to a question
+    Deny(DenyArgs),
+    /// Write to a running agent
+    Say {
+        /// The run
+        run: String,
+        /// What to say
+        text: String,
+    },
+    /// Hold a run
+    Pause(ControlArgs),
+    /// Let a held run go on
+    Resume(ControlArgs),
+    /// End a run
+    Cancel(ControlArgs),
+    /// Follow an event back to what caused it
+    Why {
+        /// The run
+        run: String,
+        /// The event: its number or its id
+        event: String,
+    },
+    /// Agent definitions
+    #[command(subcommand)]
+    Agents(AgentsCommand),
+    /// What could not be handled: dead letters
+    #[command(subcommand)]
+    Dlq(DlqCommand),
+    /// What the observer would conclude from a log file
+    Observe(ObserveArgs),
+    /// Policies
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Triggers of agents
+    #[command(subcommand)]
+    Triggers(TriggersCommand),
+    /// Run all seven services in this process, over parts that run already
+    Dev(DevArgs),
+    /// Is everything reachable, migrated and in step?
+    Doctor(DoctorArgs),
+    /// Whether a service may get work: exit code 0 if it says so
+    Health {
+        /// Its address; the path is /readyz unless given
+        #[arg(value_name = "URL")]
+        target: String,
+    },
+    /// Bring database and streams in step with this program, as their owners
+    Migrate,
+    /// The generated schemas of events and API
+    Schemas(SchemasArgs),
+    /// Completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+/// A run.
+#[derive(Debug, ClapArgs)]
+pub struct RunId {
+    /// The run, or the beginning of its id
+    pub run: String,
+}
+
+/// `esc run`.
+#[derive(Debug, ClapArgs)]
+pub struct RunArgs {
+    /// Name of the agent
+    pub agent: String,
+    /// What it is to do
+    pub input: String,
+    /// Follow it until it ends; exit code 1 if it fails
+    #[arg(long, short)]
+    pub follow: bool,
+    /// What is to be reached, if that is not the input itself
+    #[arg(long)]
+    pub objective: Option<String>,
+    /// Conversation that it belongs to
+    #[arg(long)]
+    pub conversation: Option<String>,
+    /// Limits, such as `turns=20,tokens=100k,cost_usd=1.5,wall=2h,tool_calls=50`
+    #[arg(long, value_parser = pair, value_delimiter = ',', value_name = "NAME=AMOUNT")]
+    pub budget: Vec<(String, String)>,
+    /// A label, `KEY=VALUE`; may be given several times
+    #[arg(long, value_parser = pair, value_name = "KEY=VALUE")]
+    pub label: Vec<(String, String)>,
+    /// Starting the same twice with the same key starts one run
+    #[arg(long)]
+    pub idempotency_key: Option<String>,
+}
+
+/// `esc publish`.
+#[derive(Debug, ClapArgs)]
+pub struct PublishArgs {
+    /// The system that it comes from, such as `github`
+    pub source: String,
+    /// Its type, such as `github.push`
+    #[arg(value_name = "TYPE")]
+    pub event_type: String,
+    /// Its data: JSON, `@FILE`, or `@-` for standard input
+    #[arg(long, short, default_value = "{}")]
+    pub data: String,
+    /// What it is about: with the source, the key that waits meet on
+    #[arg(long)]
+    pub subject: Option<String>,
+    /// Its id: an event of the same source and id counts once
+    #[arg(long)]
+    pub id: Option<String>,
+    /// Whose it is
+    #[arg(long, default_value = "default")]
+    pub tenant: String,
+}
+
+/// `esc tail`.
+#[derive(Debug, ClapArgs)]
+pub struct TailArgs {
+    /// The run, or the beginning of its id
+    pub run: String,
+    /// Begin after this event
+    #[arg(long, default_value_t = 0)]
+    pub after: u64,
+}
+
+/// `esc runs`.
+#[derive(Debug, ClapArgs)]
+pub struct RunsArgs {
+    /// Only those that stand here, such as `waiting`
+    #[arg(long)]
+    pub status: Option<String>,
+    /// Only those of this agent
+    #[arg(long)]
+    pub agent: Option<String>,
+    /// Only those that wait for this kind of wake
+    #[arg(long)]
+    pub wake: Option<Wake>,
+    /// Only those with this text in their objective, or whose id begins with it
+    #[arg(long, short)]
+    pub query: Option<String>,
+    /// Only those created since: a time (RFC 3339) or an age such as `2h`
+    #[arg(long)]
+    pub since: Option<String>,
+    /// How many at most
+    #[arg(long, short = 'n', default_value_t = 20)]
+    pub limit: u32,
+    /// `next` of the page before
+    #[arg(long)]
+    pub cursor: Option<String>,
+}
+
+/// Kinds of wake.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Wake {
+    /// A point in time
+    Timer,
+    /// The end of a call, or an observation
+    TaskResult,
+    /// An event from outside
+    External,
+    /// A person
+    OperatorInput,
+}
+
+/// States of a question.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ApprovalState {
+    /// Not answered yet
+    Open,
+    /// Answered by yes
+    Granted,
+    /// Answered by no
+    Denied,
+    /// Not answered in time
+    Expired,
+    /// Whatever the state
+    All,
+}
+
+/// `esc approve`.
+#[derive(Debug, ClapArgs)]
+pub struct ApproveArgs {
+    /// The question, or the beginning of its id
+    pub id: String,
+    /// Other arguments than those shown: JSON or `@FILE`
+    #[arg(long)]
+    pub arguments: Option<String>,
+    /// Why, or the answer to a plain question
+    #[arg(long, short)]
+    pub reason: Option<String>,
+}
+
+/// `esc deny`.
+#[derive(Debug, ClapArgs)]
+pub struct DenyArgs {
+    /// The question, or the beginning of its id
+    pub id: String,
+    /// Why; the model is told
+    #[arg(long, short)]
+    pub reason: Option<String>,
+}
+
+/// `esc pause`, `resume`, `cancel`.
+#[derive(Debug, ClapArgs)]
+pub struct ControlArgs {
+    /// The run, or the beginning of its id
+    pub run: String,
+    /// Why
+    #[arg(long, short)]
+    pub reason: Option<String>,
+}
+
+/// `esc agents`.
+#[derive(Debug, Subcommand)]
+pub enum AgentsCommand {
+    /// Put definitions in; new runs start with them
+    Apply {
+        /// Agent files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// List agents
+    List,
+}
+
+/// `esc dlq`.
+#[derive(Debug, Subcommand)]
+pub enum DlqCommand {
+    /// List dead letters, oldest first
+    List {
+        /// How many at most
+        #[arg(long, short = 'n', default_value_t = 50)]
+        limit: usize,
+        /// Begin at this number
+        #[arg(long)]
+        cursor: Option<u64>,
+    },
+    /// Publish dead letters again
+    Redrive {
+        /// These numbers
+        #[arg(value_name = "NUMBER", required_unless_present_any = ["consumer", "subject", "all"])]
+        seqs: Vec<u64>,
+        /// What this consumer gave up on
+        #[arg(long)]
+        consumer: Option<String>,
+        /// What came on such a subject, as in `evt.tool.*.default.>`
+        #[arg(long)]
+        subject: Option<String>,
+        /// All of them
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+/// `esc observe`.
+#[derive(Debug, ClapArgs)]
+pub struct ObserveArgs {
+    /// The log file; `-` for standard input
+    pub file: PathBuf,
+    /// By the rules of this agent: its name in ESC_AGENTS_DIR, or a file
+    #[arg(long, conflicts_with = "pack")]
+    pub agent: Option<String>,
+    /// By this shipped set of rules
+    #[arg(long)]
+    pub pack: Option<String>,
+    /// The tool whose output it is
+    #[arg(long, default_value = "shell.run")]
+    pub tool: String,
+    /// The status with which the program ended; guessed from the output unless given
+    #[arg(long)]
+    pub exit: Option<i32>,
+}
+
+/// `esc policy`.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Run cases against the policies
+    Test {
+        /// The cases
+        file: PathBuf,
+        /// Folder of policies
+        #[arg(long, env = "ESC_POLICIES_DIR", default_value = "infra/policies")]
+        policies: PathBuf,
+    },
+}
+
+/// `esc triggers`.
+#[derive(Debug, Subcommand)]
+pub enum TriggersCommand {
+    /// Which agents an event would start
+    Test {
+        /// The event: a CloudEvent as JSON, `@FILE`, or `@-` for standard input
+        event: String,
+        /// Agent files; those of ESC_AGENTS_DIR unless given
+        #[arg(long, value_name = "FILE", num_args = 1..)]
+        agents: Vec<PathBuf>,
+    },
+}
+
+/// `esc dev`.
+#[derive(Debug, ClapArgs)]
+pub struct DevArgs {
+    /// Leave database and streams as they are
+    #[arg(long)]
+    pub no_migrate: bool,
+    /// Don't put the agents of ESC_AGENTS_DIR in
+    #[arg(long)]
+    pub no_agents: bool,
+}
+
+/// `esc doctor`.
+#[derive(Debug, ClapArgs)]
+pub struct DoctorArgs {
+    /// The first of the ports of planner, tool-executor, observer, scheduler, approval and artifact
+    #[arg(long, env = "ESC_PORT_BASE", default_value_t = 8081)]
+    pub port_base: u16,
+    /// Where a service is, if not there: `NAME=URL`
+    #[arg(long, value_parser = pair, value_name = "NAME=URL")]
+    pub service: Vec<(String, String)>,
+}
+
+/// `esc schemas`.
+#[derive(Debug, ClapArgs)]
+pub struct SchemasArgs {
+    /// Exit code 1 if the files differ from what this program would write
+    #[arg(long, required_unless_present = "write", conflicts_with = "write")]
+    pub check: bool,
+    /// Write the files
+    #[arg(long)]
+    pub write: bool,
+    /// The folder
+    #[arg(long, default_value = "schemas")]
+    pub dir: PathBuf,
+}
+
+impl Wake {
+    /// The name used on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Timer => "timer",
+            Self::TaskResult => "task_result",
+            Self::External => "external",
+            Self::OperatorInput => "operator_input",
+        }
+    }
+}
+
+impl ApprovalState {
+    /// The name used on the wire; none for all.
+    pub const fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::Open => Some("open"),
+            Self::Granted => Some("granted"),
+            Self::Denied => Some("denied"),
+            Self::Expired => Some("expired"),
+            Self::All => None,
+        }
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn limits_come_as_pairs() {
+        let args = Args::parse_from(["esc", "run", "a", "b", "--budget", "turns=3,wall=2h", "--json"]);
+        assert!(args.json);
+        let Command::Run(run) = args.command else { panic!("not run") };
+        assert_eq!(run.budget, [("turns".into(), "3".into()), ("wall".into(), "2h".into())]);
+        assert!(Args::try_parse_from(["esc", "dlq", "redrive"]).is_err(), "redriving everything must be said");
+        assert!(Args::try_parse_from(["esc", "schemas"]).is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! Questions to people, and their answers.
+
+use jiff::Timestamp;
+use kernel::ApprovalId;
+use serde_json::{Map, Value, json};
+
+use super::json_of;
+use crate::{
+    api::Api,
+    args::{ApprovalState, ApproveArgs, DenyArgs},
+    error::CliError,
+    out::Out,
+    style::{Paint, clean, wrap},
+    timeline::words::{ago, span},
+    views::{rows, text},
+};
+
+/// Columns before the details of a question.
+const INDENT: &str = "    ";
+
+/// Lists questions, each with what one needs to know to answer it.
+pub async fn list(api: &Api, state: ApprovalState, out: &Out) -> Result<(), CliError> {
+    let answer: Value = api.get("/v1/approvals", &[("state", state.as_str().map(str::to_owned))]).await?;
+    out.value(&answer);
+    if rows(&answer).is_empty() {
+        out.say(out.style().paint(Paint::Dim, "no questions"));
+    }
+    for approval in rows(&answer) {
+        show(approval, out);
+    }
+    Ok(())
+}
+
+fn show(approval: &Value, out: &Out) {
+    let style = out.style();
+    let state = text(approval, &["state"]);
+    let paint = match state {
+        "granted" => Paint::Good,
+        "denied" | "expired" => Paint::Bad,
+        _ => Paint::Warn,
+    };
+    let id = style.paint(Paint::Bold, &clean(text(approval, &["approval_id"])));
+    out.say(format!("{id}  {}  {}", style.paint(paint, &clean(state)), style.paint(Paint::Dim, &times(approval))));
+    for line in wrap(&clean_lines(text(approval, &["question"])), style.width() - INDENT.len()) {
+        out.say(format!("{INDENT}{line}"));
+    }
+    if let Some(arguments) = approval.get("arguments").filter(|arguments| !arguments.is_null()) {
+        let call = format!("{} {arguments}", text(approval, &["tool"]));
+        for line in wrap(&clean(&call), style.width() - INDENT.len()) {
+            out.say(format!("{INDENT}{}", style.paint(Paint::Model, &line)));
+        }
+    }
+    if text(approval, &["trust"]) == "untrusted" {
+        out.say(format!(
+            "{INDENT}{}",
+            style.paint(Paint::Bad, "asked under the influence of untrusted data: read the arguments")
+        ));
+    }
+    for reason in approval.get("reasons").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+        out.say(format!("{INDENT}{}", style.paint(Paint::Dim, &format!("because {}", clean(reason)))));
+    }
+    if !text(approval, &["decided_by"]).is_empty() {
+        let (by, words) = (text(approval, &["decided_by"]), text(approval, &["reason"]));
+        out.say(format!(
+            "{INDENT}by {}{}",
+            clean(by),
+            if words.is_empty() { String::new() } else { format!(": {}", clean(words)) }
+        ));
+    }
+}
+
+fn clean_lines(words: &str) -> String {
+    words.lines().map(clean).collect::<Vec<_>>().join("\n")
+}
+
+fn times(approval: &Value) -> String {
+    let time = |name: &str| text(approval, &[name]).parse::<Timestamp>().ok();
+    let asked = time("requested_at").map(|at| format!("asked {}", ago(at)));
+    let open = text(approval, &["state"]) == "open";
+    let left = time("expires_at").filter(|_| open).map(|at| at.duration_since(Timestamp::now()));
+    let left =
+        left.map(|left| if left.is_negative() { "time is over".to_owned() } else { format!("{} left", span(left)) });
+    [asked, left].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Says yes.
+pub async fn approve(api: &Api, args: &ApproveArgs, out: &Out) -> Result<(), CliError> {
+    let arguments = args.arguments.as_deref().map(|arguments| json_of(arguments, "the arguments")).transpose()?;
+    decide(api, &args.id, "approve", arguments, args.reason.as_deref(), out).await
+}
+
+/// Says no.
+pub async fn deny(api: &Api, args: &DenyArgs, out: &Out) -> Result<(), CliError> {
+    decide(api, &args.id, "deny", None, args.reason.as_deref(), out).await
+}
+
+async fn decide(
+    api: &Api,
+    id: &str,
+    decision: &str,
+    arguments: Option<Value>,
+    reason: Option<&str>,
+    out: &Out,
+) -> Result<(), CliError> {
+    let id = resolve(api, id).await?;
+    let mut body = Map::from_iter([("decision".to_owned(), json!(decision))]);
+    body.extend(arguments.map(|arguments| ("arguments".to_owned(), arguments)));
+    body.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
+    let answer: Value = api.post(&format!("/v1/approvals/{id}"), &body.into()).await?;
+    let (paint, word) = if decision == "approve" { (Paint::Good, "approved") } else { (Paint::Bad, "denied") };
+    out.say(format!("{id} {}", out.style().paint(paint, word)));
+    out.value(&answer);
+    Ok(())
+}
+
+/// The id of an open question from its beginning.
+async fn resolve(api: &Api, id: &str) -> Result<String, CliError> {
+    if id.parse::<ApprovalId>().is_ok() {
+        return Ok(id.to_owned());
+    }
+    let answer: Value = api.get("/v1/approvals", &[("state", Some("open".to_owned()))]).await?;
+    let wrong =
+        |what: &str| CliError::usage_with(format!("`{}` {what}", clean(id)), "`esc approvals` lists the questions");
+    let ids = rows(&answer).iter().map(|row| text(row, &["approval_id"])).filter(|known| known.starts_with(id));
+    match ids.collect::<Vec<_>>().as_slice() {
+        [id] => Ok((*id).to_owned()),
+        [] => Err(wrong("is the beginning of no open question's id")),
+        _ => Err(wrong("is the beginning of several questions' ids")),
+    }
+}

@@ -1,0 +1,101 @@
+//! What each command does.
+
+mod agents;
+mod approvals;
+mod dev;
+mod dlq;
+mod doctor;
+mod health;
+mod migrate;
+mod observe;
+mod policies;
+mod publish;
+mod runs;
+mod schemas;
+mod start;
+mod story;
+mod triggers;
+
+use std::io::Read;
+
+use clap::CommandFactory;
+
+use crate::{
+    api::Api,
+    args::{AgentsCommand, Args, Command, DlqCommand, PolicyCommand, TriggersCommand},
+    error::CliError,
+    out::Out,
+};
+
+/// Does what was typed.
+pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
+    let api = || Api::new(&args.door);
+    match &args.command {
+        Command::Run(run) => start::run(&api()?, run, out).await,
+        Command::Publish(publish) => publish::run(publish, out).await,
+        Command::Tail(tail) => story::tail(&api()?, tail, out).await,
+        Command::Timeline(run) => story::timeline(&api()?, &run.run, out).await,
+        Command::Runs(runs) => runs::list(&api()?, runs, out).await,
+        Command::Waits { kind } => runs::waits(&api()?, *kind, out).await,
+        Command::Approvals { state } => approvals::list(&api()?, *state, out).await,
+        Command::Approve(approve) => approvals::approve(&api()?, approve, out).await,
+        Command::Deny(deny) => approvals::deny(&api()?, deny, out).await,
+        Command::Say { run, text } => runs::say(&api()?, run, text, out).await,
+        Command::Pause(control) => runs::control(&api()?, "pause", control, out).await,
+        Command::Resume(control) => runs::control(&api()?, "resume", control, out).await,
+        Command::Cancel(control) => runs::control(&api()?, "cancel", control, out).await,
+        Command::Why { run, event } => runs::why(&api()?, run, event, out).await,
+        Command::Agents(AgentsCommand::Apply { files }) => agents::apply(&api()?, files, out).await,
+        Command::Agents(AgentsCommand::List) => agents::list(&api()?, out).await,
+        Command::Dlq(DlqCommand::List { limit, cursor }) => dlq::list(*limit, *cursor, out).await,
+        Command::Dlq(DlqCommand::Redrive { seqs, consumer, subject, all: _ }) => {
+            dlq::redrive(seqs, consumer.clone(), subject.clone(), out).await
+        }
+        Command::Observe(observe) => observe::run(observe, out),
+        Command::Policy(PolicyCommand::Test { file, policies }) => policies::test(file, policies, out),
+        Command::Triggers(TriggersCommand::Test { event, agents }) => triggers::test(event, agents, out),
+        Command::Dev(dev) => dev::run(dev, &args.door, out).await,
+        Command::Doctor(doctor) => doctor::run(&api()?, doctor, out).await,
+        Command::Health { target } => health::run(target, out).await,
+        Command::Migrate => migrate::run(out).await,
+        Command::Schemas(schemas) => schemas::run(schemas, out),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Args::command(), "esc", &mut script);
+            out.raw(&script);
+            Ok(())
+        }
+    }
+}
+
+/// The settings that all services share, from the environment and the file it names.
+fn settings() -> Result<service::Common, CliError> {
+    Ok(service::load("esc", Vec::<String>::new())?)
+}
+
+/// What an argument holds: itself, `@FILE`, or `@-` for standard input.
+fn text_of(argument: &str) -> Result<String, CliError> {
+    match argument.strip_prefix('@') {
+        Some("-") => read_stdin(),
+        Some(path) => read_file(std::path::Path::new(path)),
+        None => Ok(argument.to_owned()),
+    }
+}
+
+fn read_file(path: &std::path::Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path).map_err(|error| CliError::usage(format!("can't read {}: {error}", path.display())))
+}
+
+fn read_stdin() -> Result<String, CliError> {
+    let mut text = String::new();
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|error| CliError::usage(format!("can't read standard input: {error}")))?;
+    Ok(text)
+}
+
+/// The argument as JSON.
+fn json_of(argument: &str, what: &str) -> Result<serde_json::Value, CliError> {
+    serde_json::from_str(&text_of(argument)?)
+        .map_err(|error| CliError::usage_with(format!("{what} is not JSON: {error}"), "give JSON, or @FILE"))
+}

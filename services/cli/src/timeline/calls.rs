@@ -1,0 +1,130 @@
+//! Tool calls in the story, and what observers conclude about them.
+
+use kernel::{
+    CallId, EventData,
+    call::{Exit, Observation},
+    event::{Finding, ToolCompleted, ToolFailed, ToolRequested},
+};
+
+use super::{CallNote, Timeline, line::Line, quoted, words::span};
+use crate::{
+    style::{Paint, cut},
+    views::EventView,
+};
+
+/// Characters of a call's arguments.
+const ARGUMENTS: usize = 160;
+/// Evidence that is shown of one observation.
+const EVIDENCE: usize = 3;
+
+impl Timeline {
+    /// The line of an event about a call, if it is one.
+    pub(super) fn call_line(&mut self, event: &EventView, data: &EventData) -> Option<Line> {
+        match data {
+            EventData::ToolRequested(requested) => Some(self.requested(event, requested)),
+            EventData::ToolStarted(started) => {
+                let note = self.calls.get_mut(&started.call_id);
+                let again = note.is_some_and(|note| note.started.replace(event.at).is_some());
+                let line = Line::new('▶', "starts", Paint::Plain).say(self.tool(started.call_id));
+                let attempt = if again { format!("attempt {}", started.attempt) } else { String::new() };
+                Some(line.painted(Paint::Warn, attempt).aside(format!("on {}", short(&started.executor))))
+            }
+            EventData::ToolCompleted(done) => Some(self.completed(event, done)),
+            EventData::ToolFailed(failed) => Some(self.failed(event, failed)),
+            EventData::ToolDenied(denied) => {
+                let line = self.ended(event, denied.call_id, '⊘', "denied", Paint::Bad);
+                Some(line.say(&denied.reason.text).aside(&denied.code))
+            }
+            EventData::ToolCancelled(cancelled) => {
+                let line = self.ended(event, cancelled.call_id, '⊘', "stopped", Paint::Warn);
+                Some(line.say(&cancelled.reason))
+            }
+            EventData::ToolInDoubt(doubt) => {
+                let line = Line::new('?', "in doubt", Paint::Warn).stress(self.tool(doubt.call_id));
+                Some(line.say("may or may not have happened:").say(&doubt.reason))
+            }
+            EventData::ToolReconciled(reconciled) => {
+                let (finding, paint) = match reconciled.finding {
+                    Finding::Done => ("it has happened", Paint::Good),
+                    Finding::NotDone => ("it has not happened, and may start again", Paint::Good),
+                    Finding::Unknown => ("nobody can say, and it is not repeated", Paint::Bad),
+                };
+                let line = Line::new('≟', "verified", paint).stress(self.tool(reconciled.call_id)).say(finding);
+                Some(line.below(Paint::Dim, quoted(&reconciled.evidence.text)))
+            }
+            EventData::ObservationRecorded(recorded) => Some(self.observed(&recorded.observation)),
+            _ => None,
+        }
+    }
+
+    fn requested(&mut self, event: &EventView, requested: &ToolRequested) -> Line {
+        let call = &requested.call;
+        let note = CallNote { tool: call.tool.clone(), requested: event.at, started: None };
+        self.calls.insert(call.call_id, note);
+        Line::new('→', "calls", Paint::Model).stress(&call.tool).aside(cut(&call.arguments.to_string(), ARGUMENTS))
+    }
+
+    /// The line of a call's end, with its name and how long it took.
+    fn ended(&mut self, event: &EventView, call: CallId, glyph: char, label: &'static str, paint: Paint) -> Line {
+        let tool = self.tool(call);
+        self.waker = Some(format!("the end of {tool}"));
+        let since = self.calls.get(&call).map(|note| note.started.unwrap_or(note.requested));
+        let took = since.map(|since| span(event.at.duration_since(since)));
+        Line::new(glyph, label, paint).stress(tool).aside(took.unwrap_or_default())
+    }
+
+    fn completed(&mut self, event: &EventView, done: &ToolCompleted) -> Line {
+        let line = self.ended(event, done.call_id, '✓', "done", Paint::Good);
+        match &done.exit {
+            Some(exit) => line.say(exit_in_words(exit)),
+            None => line.below(Paint::Dim, quoted(&done.result.block.text)),
+        }
+    }
+
+    fn failed(&mut self, event: &EventView, failed: &ToolFailed) -> Line {
+        let line = self.ended(event, failed.call_id, '✗', "failed", Paint::Bad);
+        match &failed.exit {
+            Some(exit) => line.say(exit_in_words(exit)),
+            None => line.aside(&failed.failure.code).below(Paint::Plain, quoted(&failed.failure.block.text)),
+        }
+    }
+
+    fn observed(&mut self, observation: &Observation) -> Line {
+        let tool = observation.call_id.map(|call| self.tool(call)).unwrap_or_default();
+        let needed = observation.decision.is_some();
+        let (paint, text) = match (needed, observation.anomaly) {
+            (true, true) => (Paint::Bad, Paint::Plain),
+            (true, false) => (Paint::Warn, Paint::Plain),
+            _ => (Paint::Dim, Paint::Dim),
+        };
+        let line = Line::new('◉', "observes", paint).painted(text, format!("{tool}: {}", observation.changed));
+        let Some(decision) = &observation.decision else { return line };
+        self.waker = Some(format!("an observation of {tool}"));
+        let line = line.painted(paint, format!("— needs a decision: {decision}"));
+        let line = observation.evidence.iter().take(EVIDENCE).fold(line, |line, evidence| {
+            let first = evidence.excerpt.lines().next().unwrap_or_default();
+            line.below(Paint::Dim, format!("{:>6}  {first}", evidence.line))
+        });
+        match &observation.missing {
+            Some(missing) => line.below(Paint::Warn, format!("missing: {missing}")),
+            None => line,
+        }
+    }
+}
+
+fn exit_in_words(exit: &Exit) -> String {
+    let how = match (exit.code, exit.signal) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => "gone without a word".to_owned(),
+    };
+    let why = if exit.reason == "exited" { String::new() } else { format!(" ({})", exit.reason.replace('_', " ")) };
+    format!("{how}{why}, {}", super::words::many(exit.lines, "line"))
+}
+
+/// An instance's name without the long part that tells it from its like.
+fn short(instance: &str) -> String {
+    let (name, unique) = instance.rsplit_once('-').unwrap_or((instance, ""));
+    let end = unique.char_indices().rev().nth(5).map_or(0, |(index, _)| index);
+    if unique.is_empty() { name.to_owned() } else { format!("{name}-{}", &unique[end..]) }
+}

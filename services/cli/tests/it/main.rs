@@ -1,0 +1,5 @@
+//! `esc` as a program: what it prints and how it ends.
+
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
+mod program;
