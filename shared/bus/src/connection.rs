@@ -8,6 +8,7 @@ use async_nats::jetstream;
 use tokio::sync::{Mutex, watch};
 
 use crate::error::{BusError, Source};
+use crate::guarded::Address;
 use crate::namespace::Namespace;
 use crate::publish::Publisher;
 use crate::retry;
@@ -89,6 +90,7 @@ struct Inner {
     client: async_nats::Client,
     jetstream: jetstream::Context,
     namespace: Namespace,
+    address: Address,
     topology: RwLock<Arc<Topology>>,
     link: watch::Receiver<Link>,
     /// Held while something missing is re-created, so that one loss is mended once.
@@ -111,7 +113,8 @@ impl Bus {
         let events = Arc::new(events);
         let policy = retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2))
             .within(options.connect_within);
-        let client = retry::when(policy, BusError::is_transient, || dial(&options, events.clone())).await?;
+        let address = address(&options)?;
+        let client = retry::when(policy, BusError::is_transient, || dial(&options, &address, events.clone())).await?;
         let jetstream = jetstream::context::ContextBuilder::new()
             .timeout(API_TIMEOUT)
             .max_ack_inflight(MAX_UNACKNOWLEDGED)
@@ -121,6 +124,7 @@ impl Bus {
             client,
             jetstream,
             namespace: options.namespace,
+            address,
             topology: RwLock::new(Arc::new(options.topology)),
             link,
             mending: Mutex::new(()),
@@ -140,8 +144,10 @@ impl Bus {
 
     /// Whether the server can be reached at the moment.
     pub fn state(&self) -> BusState {
+        let link = &self.inner.link;
         match self.inner.client.connection_state() {
-            _ if self.inner.link.borrow().closed => BusState::Closed,
+            // Nobody is left to tell of events: the client's own task has ended, whatever it said last.
+            _ if link.borrow().closed || link.has_changed().is_err() => BusState::Closed,
             async_nats::connection::State::Connected => BusState::Connected,
             _ => BusState::Disconnected,
         }
@@ -186,6 +192,10 @@ impl Bus {
         &self.inner.jetstream
     }
 
+    pub(crate) fn address(&self) -> &Address {
+        &self.inner.address
+    }
+
     pub(crate) fn set_topology(&self, topology: Topology) {
         *self.inner.topology.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(topology);
     }
@@ -227,7 +237,7 @@ impl Reconnects {
     }
 }
 
-async fn dial(options: &BusOptions, events: Arc<watch::Sender<Link>>) -> Result<async_nats::Client, BusError> {
+fn address(options: &BusOptions) -> Result<Address, BusError> {
     let refuse = |source: Source| BusError::Connect { transient: false, source };
     let servers = options
         .url
@@ -236,7 +246,15 @@ async fn dial(options: &BusOptions, events: Arc<watch::Sender<Link>>) -> Result<
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| refuse(error.into()))?;
     let credentials = credentials(&servers).map_err(|error| refuse(error.into()))?;
-    let user = credentials.as_ref().map_or(&options.client_name, |(user, _)| user);
+    Ok(Address { servers, credentials, client_name: options.client_name.clone() })
+}
+
+async fn dial(
+    options: &BusOptions,
+    address: &Address,
+    events: Arc<watch::Sender<Link>>,
+) -> Result<async_nats::Client, BusError> {
+    let user = address.credentials.as_ref().map_or(&options.client_name, |(user, _)| user);
     let inbox = options.inbox_prefix.clone().unwrap_or_else(|| format!("_INBOX_{}", subject::token(user)));
     let client_name = options.client_name.clone();
     let mut connect = async_nats::ConnectOptions::new()
@@ -253,10 +271,10 @@ async fn dial(options: &BusOptions, events: Arc<watch::Sender<Link>>) -> Result<
             on_event(&client_name, &event, &events);
             std::future::ready(())
         });
-    if let Some((user, password)) = credentials {
-        connect = connect.user_and_password(user, password);
+    if let Some((user, password)) = &address.credentials {
+        connect = connect.user_and_password(user.clone(), password.clone());
     }
-    connect.connect(servers).await.map_err(|error| {
+    connect.connect(address.servers.as_slice()).await.map_err(|error| {
         use async_nats::ConnectErrorKind as Kind;
         let transient = matches!(error.kind(), Kind::Dns | Kind::TimedOut | Kind::Io | Kind::MaxReconnects);
         BusError::Connect { transient, source: error.into() }

@@ -36,6 +36,8 @@ mod consume;
 mod core;
 mod deadletter;
 mod error;
+mod feed;
+mod guarded;
 mod inflight;
 mod inspect;
 mod message;

@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::BatchConfig;
-use async_nats::{StatusCode, Subject, Subscriber};
-use futures::{FutureExt as _, StreamExt as _};
+use async_nats::{StatusCode, Subject};
+use futures::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::connection::{Bus, Reconnects};
 use crate::error::BusError;
+use crate::feed::Feed;
 use crate::message::Delivery;
 use crate::retry::{self, Delays};
 use crate::topology::ConsumerSpec;
@@ -36,7 +37,7 @@ pub(crate) struct Puller {
     spec: ConsumerSpec,
     /// Where requests for messages go.
     next_subject: Subject,
-    inbox: Option<Inbox>,
+    inbox: Option<Feed>,
     reconnects: Reconnects,
     /// Messages asked for and not yet received.
     outstanding: usize,
@@ -45,11 +46,6 @@ pub(crate) struct Puller {
     delays: Delays,
     /// How often deliveries may have been lost on the way, or the consumer was made anew.
     repairs: u64,
-}
-
-struct Inbox {
-    subject: Subject,
-    subscriber: Subscriber,
 }
 
 /// Something is wrong with the consumer; it is looked after at this time.
@@ -97,7 +93,7 @@ impl Puller {
             let silent = self.heard + SILENCE;
             tokio::select! {
                 biased;
-                message = inbox.subscriber.next() => match message {
+                message = inbox.next() => match message {
                     Some(message) => self.take(message, into),
                     None => self.fail("the subscription ended".to_owned()),
                 },
@@ -122,14 +118,14 @@ impl Puller {
     pub(crate) async fn stop(mut self) -> Vec<Delivery> {
         let mut rest = Vec::new();
         self.take_ready(&mut rest);
-        let Some(Inbox { subject, mut subscriber }) = self.inbox.take() else { return rest };
+        let Some(mut inbox) = self.inbox.take() else { return rest };
         let namespace = self.bus.namespace();
         // The answer to a request that can't be read comes at once, behind everything that the server sent before.
-        let asked = self.bus.client().publish_with_reply(self.next_subject.clone(), subject, UNREADABLE.into()).await;
-        if asked.is_ok() {
+        let (next, reply) = (self.next_subject.clone(), inbox.subject.clone());
+        if self.bus.client().publish_with_reply(next, reply, UNREADABLE.into()).await.is_ok() {
             let answered = async {
-                while let Some(message) = subscriber.next().await {
-                    if message.status.is_some_and(|status| status.as_u16() == BAD_REQUEST) {
+                while let Some(message) = inbox.next().await {
+                    if message.status.is_some_and(|status| status.as_u16() == BAD_REQUEST) && message.reply.is_none() {
                         return;
                     }
                     rest.extend(Delivery::from_nats(message, namespace));
@@ -138,10 +134,9 @@ impl Puller {
             // Without an answer the rest comes again once its time is up.
             let _ = tokio::time::timeout(ANSWER, answered).await;
         }
-        if subscriber.drain().await.is_ok() {
-            while let Some(message) = subscriber.next().await {
-                rest.extend(Delivery::from_nats(message, namespace));
-            }
+        inbox.drain().await;
+        while let Some(message) = inbox.next().await {
+            rest.extend(Delivery::from_nats(message, namespace));
         }
         rest
     }
@@ -174,37 +169,33 @@ impl Puller {
 
     /// Opens a new inbox, so that nothing that was asked for before counts any more.
     async fn listen(&mut self) -> Result<(), BusError> {
-        let subject = Subject::from(self.bus.client().new_inbox());
-        let subscriber = self
-            .bus
-            .client()
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| BusError::Pull { consumer: self.spec.name.to_string(), source: error.into() })?;
-        self.inbox = Some(Inbox { subject, subscriber });
+        self.inbox = Some(Feed::open(&self.bus, &self.spec).await?);
         self.outstanding = 0;
         Ok(())
     }
 
     fn take_ready(&mut self, into: &mut Vec<Delivery>) {
-        while let Some(message) = self.inbox.as_mut().and_then(|inbox| inbox.subscriber.next().now_or_never()).flatten()
-        {
+        while let Some(message) = self.inbox.as_mut().and_then(|inbox| inbox.next().now_or_never()).flatten() {
             self.take(message, into);
         }
     }
 
     fn take(&mut self, message: async_nats::Message, into: &mut Vec<Delivery>) {
         self.heard = Instant::now();
-        let Some(status) = message.status else {
-            match Delivery::from_nats(message, self.bus.namespace()) {
-                Some(delivery) => {
-                    self.outstanding = self.outstanding.saturating_sub(1);
-                    self.delays.reset();
-                    into.push(delivery);
+        // What has a place in the stream is a message, even if its publisher made it look like a word of the server.
+        let status = match message.status.filter(|_| message.reply.is_none()) {
+            Some(status) => status,
+            None => {
+                match Delivery::from_nats(message, self.bus.namespace()) {
+                    Some(delivery) => {
+                        self.outstanding = self.outstanding.saturating_sub(1);
+                        self.delays.reset();
+                        into.push(delivery);
+                    }
+                    None => tracing::warn!(consumer = %self.spec.name, "skipped a message without delivery details"),
                 }
-                None => tracing::warn!(consumer = %self.spec.name, "a message without delivery details was skipped"),
+                return;
             }
-            return;
         };
         let unfilled = || {
             let headers = message.headers.as_ref()?;

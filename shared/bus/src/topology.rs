@@ -46,6 +46,8 @@ pub struct StreamSpec {
     pub dedup_window: Duration,
     /// How much it may hold.
     pub limits: StreamLimits,
+    /// Whether systems outside may publish into it, so that no header in it can be relied on to be one.
+    pub untrusted: bool,
     /// Into how many parts to split it by whole subject; 1 leaves the subjects alone.
     pub partitions: u8,
 }
@@ -165,16 +167,19 @@ fn streams(limits: &Limits) -> Vec<StreamSpec> {
         // The server keeps every id of the window in memory: no longer than a publisher keeps trying.
         dedup_window: 60 * SECOND,
         limits,
+        untrusted: false,
         partitions: 1,
     };
     vec![
         StreamSpec {
             // A publisher outside must hear that it is too fast; what was consumed must not count against it.
+            untrusted: true,
             retention: Retention::WorkQueue,
             refuse_when_full: true,
             ..spec("INBOUND", "CloudEvents from outside, until they are committed", &["in.>"], limits.inbound)
         },
         StreamSpec {
+            untrusted: true,
             partitions: PARTITIONS,
             ..spec("SIGNALS", "Output of activities and log records", &["log.>", "sig.>"], limits.signals)
         },
