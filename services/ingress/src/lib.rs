@@ -54,12 +54,9 @@ const DRAIN_MARGIN: Duration = Duration::from_secs(2);
 /// Why ingress could not start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A value of the configuration.
-    #[error(transparent)]
+    /// A value of the configuration. Not transparent: whoever gives the exit code looks for the source.
+    #[error("ingress is not set up right")]
     Config(#[from] service::ConfigError),
-    /// A namespace that NATS can't have.
-    #[error(transparent)]
-    Namespace(#[from] bus::InvalidNamespace),
     /// NATS.
     #[error("NATS is not usable")]
     Bus(#[from] bus::BusError),
@@ -82,8 +79,9 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = Arc::clone(&ctx.config);
     config.check()?;
     let auth = auth(&ctx)?;
+    let namespace = Namespace::new(config.common.namespace.clone());
     let bus = Bus::connect(BusOptions {
-        namespace: Namespace::new(config.common.namespace.clone())?,
+        namespace: namespace.map_err(|error| config::invalid("namespace", error.to_string()))?,
         ..BusOptions::new(config.common.nats_url.expose(), ctx.name)
     })
     .await?;

@@ -34,6 +34,7 @@ pub(crate) struct RunSnapshot {
     /// `queued`, `runnable`, `running`, `waiting`, `paused`, `cancelling`, `completed`, `failed` or `cancelled`.
     pub status: &'static str,
     /// Its last event.
+    #[schema(value_type = u64)]
     pub seq: Seq,
     /// The W3C trace id of everything that it caused.
     pub trace_id: String,

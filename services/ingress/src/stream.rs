@@ -64,6 +64,7 @@ pub(crate) struct Resume {
     /// `slow_reader`, `shutdown` or `unavailable`.
     reason: &'static str,
     /// What to send as `Last-Event-ID`.
+    #[schema(value_type = u64)]
     last_event_id: Seq,
 }
 
@@ -97,7 +98,7 @@ impl Streams {
         let after = last.filter(|last| *last <= snapshot.seq);
         let draft = draft.filter(|draft| is_open(&snapshot, draft));
         let seq = snapshot.seq;
-        let first = first(StreamSnapshot { run: snapshot, draft }, after)?;
+        let first = first(&StreamSnapshot { run: snapshot, draft }, after)?;
         let feed = Feed {
             tenant: tenant.clone(),
             run,
@@ -126,10 +127,10 @@ impl Streams {
 
 /// The first event. Its id is where to resume from, unless the reader has an older one: that stays until the events in
 /// between have come.
-fn first(snapshot: StreamSnapshot, after: Option<Seq>) -> Result<Event, Problem> {
+fn first(snapshot: &StreamSnapshot, after: Option<Seq>) -> Result<Event, Problem> {
     let event = Event::default().event("snapshot").retry(RETRY);
     let event = if after.is_some() { event } else { event.id(snapshot.run.seq.to_string()) };
-    event.json_data(&snapshot).map_err(|error| Problem::internal(&error))
+    event.json_data(snapshot).map_err(|error| Problem::internal(&error))
 }
 
 /// Where to resume from: the header that an `EventSource` sends by itself, or the parameter for those who can't set one.

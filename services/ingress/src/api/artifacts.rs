@@ -148,7 +148,7 @@ impl ArtifactsApi {
 
     async fn fetch(&self, row: &ArtifactRow) -> Result<reqwest::Response, Problem> {
         let (artifact, version) = (row.artifact.artifact_id, row.artifact.version);
-        let url = format!("{}/internal/artifacts/{artifact}?version={version}", self.url);
+        let url = format!("{}/internal/artifacts/{artifact}?tenant={}&version={version}", self.url, row.tenant);
         let answer = self.http.get(url).bearer_auth(self.token.expose()).send().await.map_err(|error| {
             tracing::warn!(%error, "the artifact service does not answer");
             Problem::unavailable("artifact_unavailable", "the artifact service does not answer at the moment")

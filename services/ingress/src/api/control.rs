@@ -48,6 +48,7 @@ pub(crate) struct RunChanged {
     /// Where it stands now.
     status: &'static str,
     /// Its last event.
+    #[schema(value_type = u64)]
     seq: Seq,
 }
 
@@ -206,7 +207,7 @@ pub(crate) async fn change_budget(
     let limits = patch.apply(&state.ok_or_else(|| Problem::unknown_run(id))?.limits);
     valid_limits(&limits, "budget")?;
     let change = ChangeBudget { limits: limits.clone(), by: principal.name.clone() };
-    api.change(&principal, &run, &headers, Command::ChangeBudget(change)).await?;
+    let _changed = api.change(&principal, &run, &headers, Command::ChangeBudget(change)).await?;
     Ok(Json(limits))
 }
 

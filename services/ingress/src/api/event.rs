@@ -18,6 +18,7 @@ pub(crate) struct EventView {
     #[schema(value_type = uuid::Uuid)]
     run_id: RunId,
     /// Its number within the run.
+    #[schema(value_type = u64)]
     seq: Seq,
     /// Its type, such as `run.created`.
     #[serde(rename = "type")]

@@ -42,7 +42,7 @@ pub(crate) fn router(api: EventsApi) -> Router {
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventParams {
     /// Only those behind this one.
-    #[param(default = 0)]
+    #[param(default = 0, value_type = Option<u64>)]
     #[serde(default)]
     after: Seq,
     /// Most of them in one answer, 1 to 1000.
@@ -57,6 +57,7 @@ pub(crate) struct EventPage {
     items: Vec<EventView>,
     /// What to send as `after` for the next page; absent if there was none just now.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
     next: Option<Seq>,
 }
 

@@ -249,6 +249,7 @@ pub(crate) struct RunSummary {
     /// What is to be reached.
     objective: String,
     /// Its last event.
+    #[schema(value_type = u64)]
     seq: Seq,
     /// The W3C trace id of everything that it caused.
     trace_id: String,
@@ -287,7 +288,9 @@ pub(crate) async fn list(
     let filter = params.into_filter()?;
     let page = api.reads.runs(&principal.tenant, &filter).await.map_err(|error| match error {
         ReadError::Engine(error) => Problem::from(error),
-        ReadError::Cursor(error) => Problem::bad_request("invalid_cursor", error).field("cursor"),
+        ReadError::Cursor(error) => Problem::bad_request("invalid_cursor", error)
+            .field("cursor")
+            .remedy("send `next` of the page before, or leave `cursor` out to begin anew"),
     })?;
     let stands: Vec<_> = page.items.iter().map(|run| (run.status, run.turn_id)).collect();
     let shown = api.snapshots.shown(&stands).await;

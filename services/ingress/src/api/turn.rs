@@ -24,6 +24,7 @@ pub(crate) struct TurnView {
     /// `open`, `completed` or `rejected`.
     status: &'static str,
     /// The event that opened it.
+    #[schema(value_type = u64)]
     opened_by: Seq,
     /// When it was opened.
     opened_at: Timestamp,
@@ -47,6 +48,7 @@ pub(crate) struct TurnView {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Saw {
     /// The last event that was known then.
+    #[schema(value_type = u64)]
     based_on: Seq,
     /// The lowest trust in it.
     #[schema(value_type = schema::Trust)]
@@ -76,6 +78,7 @@ pub(crate) struct Answered {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RejectedAnswer {
     /// The event that says so.
+    #[schema(value_type = u64)]
     seq: Seq,
     /// When.
     at: Timestamp,

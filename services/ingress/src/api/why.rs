@@ -36,6 +36,7 @@ pub(crate) struct ChainLink {
     /// `<run>-<seq>`.
     event_id: String,
     /// Its number within the run.
+    #[schema(value_type = u64)]
     seq: Seq,
     /// Its type.
     #[serde(rename = "type")]
@@ -54,6 +55,7 @@ pub(crate) struct ChainLink {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Because {
     /// The event behind it.
+    #[schema(value_type = u64)]
     seq: Seq,
     /// In which way: `acted_on`, `committed_with`, `met_by`, `woken_by`, `opened_by`, `saw`, `about`, `answers`.
     how: &'static str,
@@ -66,6 +68,7 @@ pub(crate) enum Origin {
     /// An event from outside.
     Event {
         /// The event in the log that it led to.
+        #[schema(value_type = u64)]
         seq: Seq,
         /// Which event.
         #[schema(value_type = schema::ExternalRef)]
@@ -74,6 +77,7 @@ pub(crate) enum Origin {
     /// A person.
     Operator {
         /// The event in the log that they led to.
+        #[schema(value_type = u64)]
         seq: Seq,
         /// Their name.
         name: String,

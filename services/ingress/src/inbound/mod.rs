@@ -183,14 +183,10 @@ impl Inbound {
         let (agent, external) = (&trigger.agent, &recorded.external);
         let run_id =
             triggered_run_id(&recorded.tenant, external.position, recorded.received_at, &agent.name, trigger.index);
-        let words = match start.input.as_str() {
-            "" => format!("Handle the event `{}`.", external.event_type),
-            input => input.to_owned(),
-        };
         let new = NewRun {
             run_id,
             tenant: recorded.tenant.clone(),
-            objective: Block::new(words, Trust::Operator, format!("agent:{}", agent.name)),
+            objective: Block::new(&start.input, Trust::Operator, format!("agent:{}", agent.name)),
             input: event_block(recorded),
             acceptance: Vec::new(),
             limits: Limits::default(),

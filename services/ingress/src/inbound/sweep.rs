@@ -7,17 +7,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inbound;
 
-/// Younger ones are probably being dispatched just now.
-const OLDER_THAN: Duration = Duration::from_secs(10);
 /// Events in one look.
 const BATCH: u32 = 100;
 
-/// Dispatches what was left, every so often, until the token is cancelled. Several instances may do it at once.
+/// Dispatches what was left, every so often, until the token is cancelled. Several instances may do it at once. What is
+/// younger than two rounds is probably being dispatched just now.
 pub(crate) async fn sweep(inbound: Inbound, every: Duration, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        if let Err(error) = once(&inbound, OLDER_THAN).await {
+        if let Err(error) = once(&inbound, every * 2).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "can't look for events that were left");
         }
     }

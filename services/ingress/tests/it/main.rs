@@ -1,1 +1,16 @@
-//! The public door against real parts.
+//! The public door against real parts, over a real socket.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails, in its helpers too")]
+
+mod access;
+mod agents;
+mod approvals;
+mod artifacts;
+mod bad_input;
+mod description;
+mod harness;
+mod outside;
+mod reading;
+mod runs;
+mod sse;
+mod streams;
