@@ -67,8 +67,7 @@ impl Artifacts {
     /// # Errors
     /// When the service refuses, or does not answer for a while.
     pub async fn store(&self, state: &RunState, draft: &Draft, trust: Trust) -> Result<ArtifactRef, ArtifactError> {
-        let policy =
-            retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2)).within(KEEP_TRYING);
+        let policy = retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2)).within(KEEP_TRYING);
         retry::when(policy, ArtifactError::is_transient, || self.put(state, draft, trust)).await
     }
 

@@ -61,7 +61,8 @@ pub struct Reading<'a> {
 /// # Errors
 /// What is wrong with it, in words for the model.
 pub fn read(answer: &Answer, reading: &Reading<'_>) -> Result<Candidate, Vec<String>> {
-    let mut gathered = Gathered { reading, problems: Vec::new(), outcome: reading.blank(answer), drafts: Vec::new(), wait: None };
+    let mut gathered =
+        Gathered { reading, problems: Vec::new(), outcome: reading.blank(answer), drafts: Vec::new(), wait: None };
     if answer.finish == Finish::Length {
         let words = "the answer was cut off at the limit of output: answer shorter, or in several turns";
         gathered.problems.push(words.to_owned());
@@ -219,8 +220,7 @@ impl Gathered<'_> {
         let Some(wait) = &self.wait else { return };
         let Reading { state, turn_id, now, .. } = *self.reading;
         let answer: Vec<_> = self.outcome.calls.iter().map(|call| (call.tool.clone(), call.call_id)).collect();
-        let open: Vec<_> =
-            state.calls.values().map(|call| (call.request.tool.clone(), call.request.call_id)).collect();
+        let open: Vec<_> = state.calls.values().map(|call| (call.request.tool.clone(), call.request.call_id)).collect();
         match verbs::resolve(wait, &Names { answer: &answer, open: &open }, (state.run_id, turn_id), now) {
             Ok(request) => self.outcome.wait = Some(request),
             Err(problem) => self.problems.push(format!("`wait_for`: {problem}")),

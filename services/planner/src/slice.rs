@@ -98,7 +98,7 @@ impl Slice {
     /// Makes the slice of a run as it stands.
     #[must_use]
     pub fn build(input: &SliceInput<'_>) -> Self {
-        Self::build_with(input, Boundary::random(texts(input.state)))
+        Self::build_with(input, Boundary::random(&texts(input.state)))
     }
 
     /// As [`Slice::build`], with the boundary given: it must occur in no text of the state.
@@ -172,11 +172,7 @@ pub(crate) struct View<'a> {
 impl View<'_> {
     /// Text that the model wrote earlier: believed no more than what the model had seen.
     fn model_text(&self, text: &str) -> String {
-        if fence::is_data(self.seen) {
-            self.boundary.fence(text, self.seen, "model")
-        } else {
-            fence::clean(text)
-        }
+        if fence::is_data(self.seen) { self.boundary.fence(text, self.seen, "model") } else { fence::clean(text) }
     }
 }
 

@@ -64,8 +64,13 @@ impl Toolbox {
     /// # Errors
     /// [`BadSchema`] if a tool's input schema does not compile.
     pub fn new(names: &[String], find: impl Fn(&str) -> Option<CatalogueTool>) -> Result<Self, BadSchema> {
-        let mut toolbox =
-            Self { declarations: Arc::new([]), offers: BTreeMap::new(), tokens: 0, missing: Vec::new(), digest: String::new() };
+        let mut toolbox = Self {
+            declarations: Arc::new([]),
+            offers: BTreeMap::new(),
+            tokens: 0,
+            missing: Vec::new(),
+            digest: String::new(),
+        };
         let mut declarations = Vec::new();
         let mut hasher = Sha256::new();
         for verb in Verb::ALL {
@@ -206,7 +211,9 @@ mod tests {
     fn names_fit_every_provider_and_lead_back() {
         let toolbox = toolbox(&["shell.run", "wait.for", "nowhere"]);
         assert_eq!(toolbox.missing(), ["nowhere"]);
-        assert!(matches!(&toolbox.find("shell_run").unwrap().offered, Offered::Tool(tool) if tool.spec.name == "shell.run"));
+        assert!(
+            matches!(&toolbox.find("shell_run").unwrap().offered, Offered::Tool(tool) if tool.spec.name == "shell.run")
+        );
         assert!(toolbox.find("shell.run").is_some(), "by its own name too");
         assert!(matches!(toolbox.find("wait_for").unwrap().offered, Offered::Verb(Verb::WaitFor)));
         assert!(matches!(&toolbox.find("wait_for_2").unwrap().offered, Offered::Tool(_)), "a verb is never shadowed");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bus::{Bus, Delivery, HandlerResult, Outcome, Subject, retry};
-use engine::{Engine, EngineError, SubmitError, ToolCatalog};
+use engine::{Agents, Engine, EngineError, SubmitError, ToolCatalog};
 use kernel::{
     Cause, Command, Rejection, RunId, RunState, TenantId, Timestamp, TurnId,
     agent::AgentSpec,
@@ -42,6 +42,8 @@ const MAX_TOOLBOXES: usize = 256;
 /// Takes turns.
 pub(crate) struct Turns {
     engine: Engine,
+    /// One handle for all turns: it remembers the definitions that it has read.
+    agents: Agents,
     bus: Bus,
     models: Models,
     catalog: Arc<ToolCatalog>,
@@ -132,6 +134,7 @@ impl Turns {
     ) -> Self {
         Self {
             engine: engine.clone(),
+            agents: engine.agents(),
             bus: engine.bus().clone(),
             models,
             catalog,
@@ -205,8 +208,9 @@ impl Turns {
             Some(seq) => self.engine.load_at_least(doorbell.run, seq).await?,
             None => self.engine.load(doorbell.run).await?,
         };
-        let may_be_taken =
-            |state: &Arc<RunState>| state.is_open_turn(doorbell.opened.turn_id) && state.ending.is_none() && !state.paused;
+        let may_be_taken = |state: &Arc<RunState>| {
+            state.is_open_turn(doorbell.opened.turn_id) && state.ending.is_none() && !state.paused
+        };
         Ok(state.filter(may_be_taken))
     }
 
@@ -218,10 +222,8 @@ impl Turns {
     ) -> Result<&'static str, TurnError> {
         let wake = doorbell.opened.wake.map_or("start", kernel::wait::WakeKind::as_str);
         metrics::counter!("planner_wakes_total", "kind" => wake).increment(1);
-        let agents = self.engine.agents();
-        let version = agents.by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
-        let version =
-            version.ok_or_else(|| TurnError::NoAgent(state.agent.clone(), state.agent_digest.clone()))?;
+        let version = self.agents.by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
+        let version = version.ok_or_else(|| TurnError::NoAgent(state.agent.clone(), state.agent_digest.clone()))?;
         let toolbox = self.toolbox(&state.agent_digest, &version.spec)?;
         let slice = Slice::build(&SliceInput {
             state: &state,
@@ -392,13 +394,9 @@ impl Turns {
     }
 
     /// Submits for a while: what a model was paid for is not thrown away because the stores blink.
-    async fn submit(
-        &self,
-        asking: &Asking<'_>,
-        command: Command,
-        key: &str,
-    ) -> Result<engine::Committed, SubmitError> {
-        let opened_by = asking.state.turn.as_ref().filter(|turn| turn.turn_id == asking.turn_id).map(|turn| turn.opened_by);
+    async fn submit(&self, asking: &Asking<'_>, command: Command, key: &str) -> Result<engine::Committed, SubmitError> {
+        let opened_by =
+            asking.state.turn.as_ref().filter(|turn| turn.turn_id == asking.turn_id).map(|turn| turn.opened_by);
         let cause = Cause {
             service: "planner".to_owned(),
             seq: opened_by,

@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn good_verbs_are_read() {
-        let plan = json!({"steps": [{"title": "look", "status": "in_progress"}, {"title": "mend", "status": "pending"}]});
+        let plan =
+            json!({"steps": [{"title": "look", "status": "in_progress"}, {"title": "mend", "status": "pending"}]});
         let Ok(Spoken::UpdatePlan(steps)) = read(Verb::UpdatePlan, plan) else { panic!("no plan") };
         assert_eq!(steps[0].status, StepStatus::InProgress);
         assert_eq!(read(Verb::Say, json!({"text": "hello"})), Ok(Spoken::Say("hello".into())));
@@ -257,7 +258,8 @@ mod tests {
             read(Verb::AskOperator, json!({"question": "go?", "expires": "2h"})),
             Ok(Spoken::AskOperator { question: "go?".into(), expires: Some(When::In(Duration::from_secs(7200))) })
         );
-        let Ok(Spoken::CreateArtifact(draft)) = read(Verb::CreateArtifact, json!({"name": "report.md", "content": "#"}))
+        let Ok(Spoken::CreateArtifact(draft)) =
+            read(Verb::CreateArtifact, json!({"name": "report.md", "content": "#"}))
         else {
             panic!("no draft")
         };

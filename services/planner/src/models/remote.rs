@@ -216,11 +216,7 @@ fn call_of(call: &ToolCall) -> ModelCall {
         Value::Null => Arguments::Json(Value::Object(serde_json::Map::new())),
         value => Arguments::Json(value.clone()),
     };
-    ModelCall {
-        id: Some(call.call_id.clone()).filter(|id| !id.is_empty()),
-        name: call.fn_name.clone(),
-        arguments,
-    }
+    ModelCall { id: Some(call.call_id.clone()).filter(|id| !id.is_empty()), name: call.fn_name.clone(), arguments }
 }
 
 fn finish_of(reason: &StopReason) -> Finish {

@@ -35,12 +35,15 @@ pub struct ModelsOptions {
     pub remote: RemoteOptions,
 }
 
+/// A model and where it is, if not at its usual place.
+type Place = (ModelName, Option<String>);
+
 /// All models. Shared by all turns.
 pub struct Models {
     options: ModelsOptions,
     scenarios: Arc<Scenarios>,
     prices: Prices,
-    open: Mutex<HashMap<(ModelName, Option<String>), Arc<dyn Provider>>>,
+    open: Mutex<HashMap<Place, Arc<dyn Provider>>>,
 }
 
 /// An answer, and who gave it.

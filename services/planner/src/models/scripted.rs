@@ -48,8 +48,9 @@ impl Scenarios {
             return Err(ModelError::Permanent(format!("`{name}` is no name of a scenario")));
         }
         let path = self.folder.join(format!("{name}.yaml"));
-        let unreadable =
-            |error: std::io::Error| ModelError::Permanent(format!("scenario {} can't be read: {error}", path.display()));
+        let unreadable = |error: std::io::Error| {
+            ModelError::Permanent(format!("scenario {} can't be read: {error}", path.display()))
+        };
         let changed = std::fs::metadata(&path).and_then(|about| about.modified()).map_err(unreadable)?;
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, scenario)) = read.get(name)
@@ -96,9 +97,11 @@ impl ScriptedProvider {
         }
         captures.insert("run_id".to_owned(), prompt.run_id.to_string());
         captures.insert("turn".to_owned(), prompt.turn.to_string());
-        let bad = |problem| ModelError::Permanent(format!("scenario `{}`, step `{}`: {problem}", self.name, step.label()));
+        let bad =
+            |problem| ModelError::Permanent(format!("scenario `{}`, step `{}`: {problem}", self.name, step.label()));
         let text = step.text.as_deref().map(|text| fill(text, &captures)).transpose().map_err(bad)?.unwrap_or_default();
-        let calls = step.calls.iter().map(|call| call_of(call, &captures)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+        let calls =
+            step.calls.iter().map(|call| call_of(call, &captures)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let slow = step.slow.map(kernel::units::Duration::std).unwrap_or_default();
         speak(&text, slow, on_delta).await;
         if let Some(error) = &step.error {
@@ -182,7 +185,8 @@ fn usage_of(step: &Step, prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Us
     if let Some(said) = step.usage {
         return Usage { input_tokens: said.input, cached_tokens: said.cached, output_tokens: said.output, ..usage };
     }
-    let tools = prompt.tools.iter().map(|tool| tokens::count(&tool.description) + tokens::count(&tool.schema.to_string()));
+    let tools =
+        prompt.tools.iter().map(|tool| tokens::count(&tool.description) + tokens::count(&tool.schema.to_string()));
     let written = calls.iter().map(|call| match &call.arguments {
         Arguments::Json(value) => tokens::count(&value.to_string()),
         Arguments::Malformed(raw) => tokens::count(raw),

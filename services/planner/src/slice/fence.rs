@@ -14,7 +14,7 @@ pub struct Boundary(String);
 
 impl Boundary {
     /// A random one that occurs in none of `texts`.
-    pub fn random<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Self {
+    pub fn random<'a>(texts: &(impl Iterator<Item = &'a str> + Clone)) -> Self {
         // The last twelve digits of a UUIDv7 are random.
         let random = || uuid::Uuid::now_v7().simple().to_string()[20..].to_owned();
         Self::pick(std::iter::repeat_with(random), texts)
@@ -23,7 +23,7 @@ impl Boundary {
     /// The first of `candidates` that occurs in none of `texts`.
     pub fn pick<'a>(
         mut candidates: impl Iterator<Item = String>,
-        texts: impl Iterator<Item = &'a str> + Clone,
+        texts: &(impl Iterator<Item = &'a str> + Clone),
     ) -> Self {
         let free = |token: &String| !token.is_empty() && !texts.clone().any(|text| text.contains(token.as_str()));
         Self(candidates.find(free).unwrap_or_default())
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn the_token_avoids_every_text() {
         let candidates = ["aaa", "bbb", "ccc"].map(str::to_owned).into_iter();
-        let boundary = Boundary::pick(candidates, ["x aaa y", "<<<end bbb>"].into_iter());
+        let boundary = Boundary::pick(candidates, &["x aaa y", "<<<end bbb>"].into_iter());
         assert_eq!(boundary.token(), "ccc");
     }
 
@@ -133,7 +133,7 @@ mod tests {
         ) {
             let text = parts.concat();
             let candidates = [guess, "aa".to_owned(), "ba".to_owned(), "f00d".to_owned()].into_iter();
-            let boundary = Boundary::pick(candidates, [text.as_str(), source.as_str()].into_iter());
+            let boundary = Boundary::pick(candidates, &[text.as_str(), source.as_str()].into_iter());
             let fenced = boundary.fence(&text, Trust::Untrusted, &source);
             let closing = boundary.closing();
             let closes: Vec<_> = fenced.lines().enumerate().filter(|(_, line)| line.contains(&closing)).collect();

@@ -202,8 +202,10 @@ fn artifacts(view: &View<'_>, max: usize) -> Option<Part> {
     // The newest matter most: they are taken first and so stand first.
     for artifact in state.artifacts.iter().rev() {
         let (name, media) = (one_line(&artifact.name), one_line(&artifact.media_type));
-        let line =
-            format!("- {name} version {} ({media}, {} bytes) {}\n", artifact.version, artifact.bytes, artifact.artifact_id);
+        let line = format!(
+            "- {name} version {} ({media}, {} bytes) {}\n",
+            artifact.version, artifact.bytes, artifact.artifact_id
+        );
         if listed.len() + line.len() > max {
             break;
         }
@@ -227,11 +229,16 @@ fn budget(view: &View<'_>) -> Part {
     let state = view.input.state;
     let (limits, spent) = (&state.limits, &state.spent);
     let left = |name: &str, most: Option<u64>, used: u64| {
-        most.map_or_else(|| format!("{name}: {used} used"), |most| format!("{name}: {} of {most} left", most.saturating_sub(used)))
+        most.map_or_else(
+            || format!("{name}: {used} used"),
+            |most| format!("{name}: {} of {most} left", most.saturating_sub(used)),
+        )
     };
     let tokens = spent.usage.input_tokens + spent.usage.output_tokens;
     let cost = match limits.cost_usd {
-        Some(most) => format!("cost: ${:.4} of ${most:.2} left", usd(microusd(most).saturating_sub(spent.usage.cost_microusd))),
+        Some(most) => {
+            format!("cost: ${:.4} of ${most:.2} left", usd(microusd(most).saturating_sub(spent.usage.cost_microusd)))
+        }
         None => format!("cost: ${:.4} used", usd(spent.usage.cost_microusd)),
     };
     let wall = limits.wall.map(|wall| {

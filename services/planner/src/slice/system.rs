@@ -40,7 +40,8 @@ pub(super) fn render(agent: &AgentSpec) -> String {
 
 /// Its sections in the manifest, with the declarations of the tools.
 pub(super) fn sections(input: &SliceInput<'_>, system: &str) -> Vec<Section> {
-    let section = |name: &str, trust, tokens, cut| Section { name: name.to_owned(), trust, seqs: Vec::new(), tokens, cut };
+    let section =
+        |name: &str, trust, tokens, cut| Section { name: name.to_owned(), trust, seqs: Vec::new(), tokens, cut };
     let rules = tokens::count(RULES);
     let missing = (!input.missing_tools.is_empty())
         .then(|| format!("not in the catalogue of tools: {}", input.missing_tools.join(", ")));

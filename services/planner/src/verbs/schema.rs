@@ -29,7 +29,9 @@ pub fn declaration(verb: Verb) -> ToolDecl {
             "Sleep until something happens. Give exactly one of: any, all, timer, task, external, operator.",
             wait_for(),
         ),
-        Verb::Say => ("Tell the operator something, without waiting.", object(&["text"], json!({"text": {"type": "string"}}))),
+        Verb::Say => {
+            ("Tell the operator something, without waiting.", object(&["text"], json!({"text": {"type": "string"}})))
+        }
         Verb::AskOperator => (
             "Ask the operator and sleep until there is an answer.",
             object(
@@ -64,41 +66,55 @@ pub fn declaration(verb: Verb) -> ToolDecl {
 }
 
 fn object(required: &[&str], properties: Value) -> Value {
-    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    let mut schema = json!({"type": "object", "required": required, "additionalProperties": false});
+    schema["properties"] = properties;
+    schema
 }
 
 fn wait_for() -> Value {
-    let mut properties = conditions(NESTING);
-    let words = json!({
+    let mut properties = json!({
+        "any": {"type": "array", "minItems": 1, "items": nested(NESTING), "description": "The first of several conditions."},
+        "all": {"type": "array", "minItems": 1, "items": nested(NESTING), "description": "All of several conditions."},
+        "timer": {"type": "string", "description": "A span such as 3s, 15m, 2h, or a time such as 2030-01-31T09:00:00Z."},
+        "task": {"type": "string", "description": "The end of a call: a tool's name, #2 for the second call of this answer, or the id of an open call."},
+        "external": external(),
+        "operator": {"type": "boolean", "description": "A message of the operator."},
         "why": {"type": "string", "description": "Why you pause; you read it when you wake."},
         "assumes": {"type": "string", "description": "What you take for granted."},
         "expects": {"type": "string", "description": "What you expect to see then."},
         "deadline": {"type": "string", "description": "When to give up waiting: 30m, or 2030-01-31T09:00:00Z."},
     });
-    if let (Value::Object(all), Value::Object(words)) = (&mut properties, words) {
-        all.extend(words);
-    }
+    properties["external"]["description"] = json!(
+        "An event from outside, by source, CloudEvent type (a * at the end stands for any rest), subject, and CEL that must hold, such as data.action == \"closed\"."
+    );
     object(&["why"], properties)
 }
 
-/// The ways to say a condition, `any` and `all` nested `depth` deep.
-fn conditions(depth: u32) -> Value {
+/// A condition within `any` or `all`; what its parts mean is said once, at the top.
+fn nested(depth: u32) -> Value {
     let mut properties = json!({
-        "timer": {"type": "string", "description": "A span such as 3s, 15m, 2h, or a time such as 2030-01-31T09:00:00Z."},
-        "task": {"type": "string", "description": "The end of a call: a tool's name, #2 for the second call of this answer, or the id of an open call."},
-        "external": object(&["source", "type"], json!({
-            "source": {"type": "string", "description": "The publishing system, such as github."},
-            "type": {"type": "string", "description": "CloudEvent type; a * at the end stands for any rest."},
-            "subject": {"type": "string", "description": "CloudEvent subject, exactly."},
-            "where": {"type": "string", "description": "CEL over the event that must hold, such as data.action == \"closed\"."},
-            "exclusive": {"type": "boolean", "description": "Only one waiting run may have the event."},
-        })),
-        "operator": {"type": "boolean", "description": "A message of the operator."},
+        "timer": {"type": "string"},
+        "task": {"type": "string"},
+        "external": external(),
+        "operator": {"type": "boolean"},
     });
-    if let (Value::Object(all), true) = (&mut properties, depth > 0) {
-        let nested = json!({"type": "array", "minItems": 1, "items": object(&[], conditions(depth - 1))});
-        all.insert("any".to_owned(), nested.clone());
-        all.insert("all".to_owned(), nested);
+    if depth > 1 {
+        let within = json!({"type": "array", "minItems": 1, "items": nested(depth - 1)});
+        properties["any"] = within.clone();
+        properties["all"] = within;
     }
-    properties
+    object(&[], properties)
+}
+
+fn external() -> Value {
+    object(
+        &["source", "type"],
+        json!({
+            "source": {"type": "string"},
+            "type": {"type": "string"},
+            "subject": {"type": "string"},
+            "where": {"type": "string"},
+            "exclusive": {"type": "boolean"},
+        }),
+    )
 }

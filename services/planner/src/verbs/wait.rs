@@ -85,9 +85,12 @@ impl Node {
         let mut given = given.into_iter().flatten();
         match (given.next(), given.next()) {
             (Some(on), None) => on,
-            (None, _) => Err("a condition is one of any, all, timer, task, external, operator; none is given".to_owned()),
+            (None, _) => {
+                Err("a condition is one of any, all, timer, task, external, operator; none is given".to_owned())
+            }
             (Some(_), Some(_)) => {
-                Err("a condition is one of any, all, timer, task, external, operator; put several into `any` or `all`".to_owned())
+                Err("a condition is one of any, all, timer, task, external, operator; put several into `any` or `all`"
+                    .to_owned())
             }
         }
     }
@@ -169,7 +172,8 @@ fn expression(
     now: Timestamp,
     timer: &mut dyn FnMut() -> TimerId,
 ) -> Result<WaitExpr, String> {
-    let mut all = |nodes: &[On]| nodes.iter().map(|on| expression(on, names, now, timer)).collect::<Result<Vec<_>, _>>();
+    let mut all =
+        |nodes: &[On]| nodes.iter().map(|on| expression(on, names, now, timer)).collect::<Result<Vec<_>, _>>();
     match on {
         On::Any(nodes) => all(nodes).map(WaitExpr::Any),
         On::All(nodes) => all(nodes).map(WaitExpr::All),
@@ -198,7 +202,11 @@ mod tests {
         }
     }
 
-    fn resolved(arguments: Value, answer: &[(String, CallId)], open: &[(String, CallId)]) -> Result<WaitRequest, String> {
+    fn resolved(
+        arguments: Value,
+        answer: &[(String, CallId)],
+        open: &[(String, CallId)],
+    ) -> Result<WaitRequest, String> {
         let ids = (RunId::mint(), TurnId::mint());
         resolve(&wait(arguments)?, &Names { answer, open }, ids, Timestamp::UNIX_EPOCH)
     }
@@ -241,9 +249,13 @@ mod tests {
         let answer = [("shell.run".to_owned(), first), ("http.get".to_owned(), second)];
         let open = [("shell.run".to_owned(), old)];
         let call = |name: &str| resolved(json!({"task": name, "why": "w"}), &answer, &open);
-        for (name, id) in [("shell.run", first), ("shell_run", first), ("#2", second), (old.to_string().as_str(), old)] {
+        for (name, id) in [("shell.run", first), ("shell_run", first), ("#2", second), (old.to_string().as_str(), old)]
+        {
             let request = call(name).unwrap();
-            assert!(matches!(request.on.leaves()[0].condition, Condition::TaskResult { call_id } if call_id == id), "{name}");
+            assert!(
+                matches!(request.on.leaves()[0].condition, Condition::TaskResult { call_id } if call_id == id),
+                "{name}"
+            );
         }
         assert!(call("#3").unwrap_err().contains("#3"));
         assert!(call("file.read").unwrap_err().contains("open are: shell.run, http.get, shell.run"));

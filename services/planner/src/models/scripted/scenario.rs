@@ -327,9 +327,8 @@ steps:
     #[test]
     fn the_first_step_that_matches_answers() {
         let scenario = Scenario::parse("demo", YAML).unwrap();
-        let find = |turn, sees, used: bool| {
-            scenario.find(turn, sees, |_| used).map(|(index, _, captures)| (index, captures))
-        };
+        let find =
+            |turn, sees, used: bool| scenario.find(turn, sees, |_| used).map(|(index, _, captures)| (index, captures));
         assert_eq!(find(1, "", false).unwrap().0, 0);
         let (index, captures) = find(2, "FAILED half_up\n7 != 8", false).unwrap();
         assert_eq!((index, captures["test"].as_str(), captures["want"].as_str()), (1, "half_up", "8"));
