@@ -67,21 +67,26 @@ struct Batch {
 /// Publishing behind one committer: snapshots first, so that whoever hears of an event finds the state that goes with it.
 pub(crate) struct Publishing {
     queue: mpsc::Sender<Batch>,
-    acknowledged: mpsc::UnboundedReceiver<(i64, Instant)>,
+    settled: mpsc::UnboundedReceiver<Settled>,
+    /// Rows that were handed over and of which nothing was heard yet.
+    under_way: usize,
     waiting: VecDeque<(i64, Instant)>,
     keep: Duration,
 }
 
+/// An outbox row and when NATS had acknowledged its events; none if it did not.
+type Settled = (i64, Option<Instant>);
+
 impl Publishing {
     pub(crate) fn start(bus: &Bus, loader: Loader, options: &EngineOptions, tasks: &TaskTracker) -> Self {
         let (queue, batches) = mpsc::channel(QUEUE);
-        let (report, acknowledged) = mpsc::unbounded_channel();
+        let (report, settled) = mpsc::unbounded_channel();
         tasks.spawn(publish(bus.publisher(), loader, options.checkpoint_every, batches, report));
-        Self { queue, acknowledged, waiting: VecDeque::new(), keep: options.outbox_keep }
+        Self { queue, settled, under_way: 0, waiting: VecDeque::new(), keep: options.outbox_keep }
     }
 
     /// Takes what was committed.
-    pub(crate) async fn hand_over(&self, committed: &[&Pending], outbox: Option<i64>) {
+    pub(crate) async fn hand_over(&mut self, committed: &[&Pending], outbox: Option<i64>) {
         let mut batch = Batch { states: Vec::with_capacity(committed.len()), messages: Vec::new(), outbox };
         for pending in committed {
             batch.states.push(Arc::clone(&pending.after));
@@ -91,15 +96,17 @@ impl Publishing {
                 batch.messages.push(message(pending.run_id, &pending.after.tenant, event, &pending.cause, data));
             }
         }
-        if self.queue.send(batch).await.is_err() {
-            tracing::error!("the publisher is gone: the outbox will be swept");
+        match self.queue.send(batch).await {
+            Ok(()) => self.under_way += usize::from(outbox.is_some()),
+            Err(_) => tracing::error!("the publisher is gone: the outbox will be swept"),
         }
     }
 
     /// Outbox rows that are no longer needed: acknowledged so long ago that NATS has synced its disk.
     pub(crate) fn done(&mut self) -> Vec<i64> {
-        while let Ok(acknowledged) = self.acknowledged.try_recv() {
-            self.waiting.push_back(acknowledged);
+        while let Ok((row, acknowledged)) = self.settled.try_recv() {
+            self.under_way -= 1;
+            self.waiting.extend(acknowledged.map(|at| (row, at)));
         }
         let mut done = Vec::new();
         while let Some((row, _)) = self.waiting.front().filter(|(_, at)| at.elapsed() >= self.keep) {
@@ -109,9 +116,9 @@ impl Publishing {
         done
     }
 
-    /// Whether rows wait to be deleted.
+    /// Whether no row waits to be deleted, or will.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.acknowledged.is_empty()
+        self.waiting.is_empty() && self.under_way == 0
     }
 }
 
@@ -120,7 +127,7 @@ async fn publish(
     loader: Loader,
     checkpoint_every: u64,
     mut batches: mpsc::Receiver<Batch>,
-    report: mpsc::UnboundedSender<(i64, Instant)>,
+    report: mpsc::UnboundedSender<Settled>,
 ) {
     let mut under_way = FuturesUnordered::new();
     loop {
@@ -147,19 +154,16 @@ async fn publish(
 fn settle(
     results: &[Result<bus::Ack, bus::BusError>],
     outbox: Option<i64>,
-    report: &mpsc::UnboundedSender<(i64, Instant)>,
+    report: &mpsc::UnboundedSender<Settled>,
 ) {
-    match results.iter().find_map(|result| result.as_ref().err()) {
-        Some(error) => {
-            metrics::counter!("engine_publish_failures_total").increment(1);
-            tracing::warn!(error = error as &dyn std::error::Error, "events not published: the outbox keeps them");
-        }
-        None => {
-            if let Some(row) = outbox {
-                // The committer may be gone at shutdown; the sweeper then deletes the row.
-                let _ = report.send((row, Instant::now()));
-            }
-        }
+    let failure = results.iter().find_map(|result| result.as_ref().err());
+    if let Some(error) = failure {
+        metrics::counter!("engine_publish_failures_total").increment(1);
+        tracing::warn!(error = error as &dyn std::error::Error, "events not published: the outbox keeps them");
+    }
+    if let Some(row) = outbox {
+        // The committer may be gone at shutdown; the sweeper then deletes the row.
+        let _ = report.send((row, failure.is_none().then(Instant::now)));
     }
 }
 

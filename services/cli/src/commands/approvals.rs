@@ -51,10 +51,13 @@ fn show(approval: &Value, out: &Out) {
         }
     }
     if text(approval, &["trust"]) == "untrusted" {
-        out.say(format!(
-            "{INDENT}{}",
-            style.paint(Paint::Bad, "asked under the influence of untrusted data: read the arguments")
-        ));
+        let call = !text(approval, &["tool"]).is_empty();
+        let words = if call {
+            "untrusted data had a part in it: read the arguments"
+        } else {
+            "untrusted data had a part in it"
+        };
+        out.say(format!("{INDENT}{}", style.paint(Paint::Warn, words)));
     }
     for reason in approval.get("reasons").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
         out.say(format!("{INDENT}{}", style.paint(Paint::Dim, &format!("because {}", clean(reason)))));

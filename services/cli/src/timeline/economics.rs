@@ -1,9 +1,9 @@
 //! What a run took, and what it did not take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use kernel::{CallId, EventData, budget::Usage, call::SignalCounts, wait::WakeKind};
+use kernel::{ApprovalId, CallId, EventData, budget::Usage, call::SignalCounts, wait::WakeKind};
 use serde::Serialize;
 
 use super::words::{bytes, count, dollars, many, span};
@@ -44,6 +44,9 @@ pub struct Economics {
     pub approved: u64,
     #[serde(skip)]
     counts: BTreeMap<Option<CallId>, SignalCounts>,
+    /// Questions about calls.
+    #[serde(skip)]
+    asked: BTreeSet<ApprovalId>,
     #[serde(skip)]
     first: Option<Timestamp>,
     #[serde(skip)]
@@ -85,7 +88,12 @@ impl Economics {
                 self.turns_rejected += 1;
             }
             EventData::ToolRequested(_) => self.tool_calls += 1,
-            EventData::ApprovalGranted(_) => self.approved += 1,
+            EventData::ApprovalRequested(requested) => {
+                self.asked.extend(requested.approval.call_id.map(|_| requested.approval.approval_id));
+            }
+            EventData::ApprovalGranted(granted) => {
+                self.approved += u64::from(self.asked.contains(&granted.approval_id))
+            }
             EventData::ObservationRecorded(recorded) => {
                 let observation = &recorded.observation;
                 self.observations += 1;

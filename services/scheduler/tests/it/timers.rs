@@ -1,4 +1,4 @@
-use futures::future::join_all;
+use futures::{StreamExt as _, future::join_all};
 use kernel::{RunId, Status, TimerId, event::EventData, wait::Condition};
 
 use crate::common::{System, soon};
@@ -67,6 +67,40 @@ async fn a_scheduler_that_died_with_claims_is_stood_in_for() {
     assert_eq!(claimed.run_id, run);
     let scheduler = system.scheduler(|_| {}).await;
     lateness(&system, run).await;
+    scheduler.stop().await.unwrap();
+    system.close().await;
+}
+
+/// 10,000 timers due within a second: none is lost, none fires twice. How late they are in a build that is not optimised says
+/// little; the load test measures that. Long: it makes 10,000 runs first.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_timers_due_within_a_second_all_fire_once() {
+    if std::env::var_os("ESC_TEST_LONG").is_none() {
+        return;
+    }
+    const TIMERS: i64 = 10_000;
+    let system = System::new().await;
+    let scheduler = system.scheduler(|_| {}).await;
+    let start = soon(45_000);
+    let runs: Vec<RunId> = futures::stream::iter(0..TIMERS)
+        .map(async |number| {
+            let run = system.create(None).await;
+            let due = start.checked_add(jiff::SignedDuration::from_micros(number * 1_000_000 / TIMERS)).unwrap();
+            system.wait_for(run, |_| Condition::Timer { timer_id: TimerId::derive(run, "nap"), due }).await;
+            run
+        })
+        .buffer_unordered(128)
+        .collect()
+        .await;
+    assert!(soon(0) < start, "the runs took too long to make");
+    let mut late = Vec::new();
+    for run in runs {
+        late.push(lateness(&system, run).await);
+    }
+    late.sort_unstable();
+    let (p50, p99) = (late[late.len() / 2], late[late.len() * 99 / 100]);
+    println!("lateness of {TIMERS} timers: p50 {p50} ms, p99 {p99} ms");
+    assert!(p99 < 30_000, "p50 {p50} ms, p99 {p99} ms");
     scheduler.stop().await.unwrap();
     system.close().await;
 }
