@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from pathlib import Path
 
 from . import accounts, parts
 from .credentials import write_private
@@ -210,7 +211,8 @@ class Postgres(Server):
             )
 
     def _tool(self, name):
-        return str(self.program.parent / name)
+        # Next to the server, also to one that an earlier command started.
+        return str(Path(self.program or self.process.program).parent / name)
 
 
 def _first_line(port, hello=b""):

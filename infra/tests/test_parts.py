@@ -44,6 +44,13 @@ class RealParts(unittest.TestCase):
         self.stack.start_parts()
         self.assertEqual(before, [part.process.pid for part in self.stack.parts])
 
+    def test_a_later_command_sees_how_they_are(self):
+        rows = {row[0]: row for row in Stack(ROOT, self.stack.ports, self.stack.state).status()}
+        for part in self.stack.parts:
+            where, pid = f"127.0.0.1:{part.port}", str(part.process.pid)
+            self.assertEqual(rows[part.name][1:4], (where, pid, "yes"))
+            self.assertRegex(rows[part.name][4], r"^\d+\.\d+")
+
     def test_each_nats_user_may_do_its_own_work(self):
         own = {
             "ingress": ["in.default.github.push", "svc.approval.decide", "evt.run.created.default.r"],
