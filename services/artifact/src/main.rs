@@ -1,1 +1,7 @@
-fn main() {}
+//! The artifact service.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    service::main("artifact", artifact::run)
+}
