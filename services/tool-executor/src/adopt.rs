@@ -50,7 +50,8 @@ async fn take_up(
     run: RunId,
     call_id: CallId,
 ) -> Result<bool, EngineError> {
-    let live = |call: &kernel::call::Call| call.status == CallStatus::Started && call.request.kind == CallKind::Activity;
+    let live =
+        |call: &kernel::call::Call| call.status == CallStatus::Started && call.request.kind == CallKind::Activity;
     let Some(state) = dispatcher.engine.load(run).await? else { return Ok(true) };
     if activities.follows(call_id) || !state.calls.get(&call_id).is_some_and(live) {
         return Ok(true);
@@ -60,11 +61,8 @@ async fn take_up(
     let Some(lease) = acquired else { return Ok(false) };
     let Some(state) = dispatcher.engine.load(run).await? else { return Ok(true) };
     let Some(call) = state.calls.get(&call_id).filter(|call| live(call)) else { return Ok(true) };
-    let root = service::TraceContext {
-        trace_id: run.0.into_bytes(),
-        span_id: run.root_span_id(),
-        sampled: state.sampled,
-    };
+    let root =
+        service::TraceContext { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled: state.sampled };
     if let Err(error) = activities.attach(Activity::of(&state, call), root.to_string(), lease) {
         tracing::error!(run_id = %run, call = %call_id, %error, "the files of an activity can't be used");
     }

@@ -43,6 +43,8 @@ pub(crate) struct NewArtifact<'a> {
     pub name: &'a str,
     pub media_type: &'a str,
     pub trust: Trust,
+    /// The span that stores it.
+    pub traceparent: &'a str,
 }
 
 impl ArtifactClient {
@@ -61,7 +63,8 @@ impl ArtifactClient {
             .append_pair("name", new.name)
             .append_pair("media_type", new.media_type)
             .append_pair("trust", new.trust.as_str());
-        let answer = self.http.put(url).bearer_auth(self.token.expose()).body(content).send().await?;
+        let request = self.http.put(url).bearer_auth(self.token.expose()).header("traceparent", new.traceparent);
+        let answer = request.body(content).send().await?;
         Ok(checked(answer)?.json().await?)
     }
 

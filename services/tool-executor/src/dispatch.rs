@@ -132,14 +132,16 @@ impl Dispatcher {
             // Only now is it certain that nobody else is at it, so only now the state counts.
             let Some(state) = self.engine.load(bell.run).await? else { return Ok(Outcome::Ack) };
             let Some(call) = state.calls.get(&call_id).cloned() else { return Ok(Outcome::Ack) };
+            // Its doorbell rings again when it is approved or the run is resumed; an ending run has cancelled it.
             let held_back = state.paused || state.ending.is_some();
+            if call.status == CallStatus::AwaitingApproval || (is_open(&call) && held_back) {
+                return Ok(Outcome::Ack);
+            }
             let task = self.task(state, call, bell);
-            let next = match task.call.status {
-                CallStatus::AwaitingApproval => Next::ACK,
-                // Its doorbell rings again when the run is resumed; an ending run has cancelled it.
-                CallStatus::Requested | CallStatus::Approved if held_back => Next::ACK,
-                CallStatus::Requested | CallStatus::Approved => self.dispatch(&task, lease).await?,
-                CallStatus::Started | CallStatus::InDoubt => self.recover(&task, lease).await?,
+            let next = if is_open(&task.call) {
+                self.dispatch(&task, lease).await?
+            } else {
+                self.recover(&task, lease).await?
             };
             if let Next::Done(outcome) = next {
                 return Ok(outcome);

@@ -106,7 +106,8 @@ impl Egress {
                 .connect_timeout(CONNECT_TIMEOUT)
                 .user_agent(concat!("escapement/", env!("CARGO_PKG_VERSION")))
         };
-        let built = |builder: reqwest::ClientBuilder| builder.build().map_err(|error| EgressError::Setup(chain(&error)));
+        let built =
+            |builder: reqwest::ClientBuilder| builder.build().map_err(|error| EgressError::Setup(chain(&error)));
         Ok(Self { guarded: built(builder().dns_resolver(PublicOnly))?, open: built(builder())?, cap })
     }
 
@@ -294,9 +295,26 @@ mod tests {
             assert!(is_public(address.parse().unwrap()), "{address}");
         }
         for address in [
-            "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
-            "255.255.255.255", "198.18.0.1", "::1", "::", "fc00::1", "fe80::1", "ff02::1", "::ffff:127.0.0.1",
-            "64:ff9b::7f00:1", "2002:7f00:1::", "::127.0.0.1", "2001:db8::1",
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.0.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "::1",
+            "::",
+            "fc00::1",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "::127.0.0.1",
+            "2001:db8::1",
         ] {
             assert!(!is_public(address.parse().unwrap()), "{address}");
         }
@@ -304,7 +322,13 @@ mod tests {
 
     #[test]
     fn odd_spellings_of_an_address_are_seen_through() {
-        for url in ["http://127.1/", "http://0x7f000001/", "http://2130706433/", "http://[::ffff:7f00:1]/", "http://127.0.0.1:80"] {
+        for url in [
+            "http://127.1/",
+            "http://0x7f000001/",
+            "http://2130706433/",
+            "http://[::ffff:7f00:1]/",
+            "http://127.0.0.1:80",
+        ] {
             let url = parse(url).unwrap();
             assert!(matches!(check(&url, false), Err(EgressError::Private(_))), "{url}");
             assert!(check(&url, true).is_ok());

@@ -171,10 +171,13 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
     let env = std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
     let secrets = Secrets::new(env, secrets_dir);
     secrets.hide("internal token", config.common.internal_token.expose());
-    let artifact_url = config.common.artifact_url.parse().map_err(|_| Error::ArtifactUrl(config.common.artifact_url.clone()))?;
-    let artifacts = ArtifactClient::new(artifact_url, config.common.internal_token.clone()).map_err(Error::Artifacts)?;
+    let artifact_url =
+        config.common.artifact_url.parse().map_err(|_| Error::ArtifactUrl(config.common.artifact_url.clone()))?;
+    let artifacts =
+        ArtifactClient::new(artifact_url, config.common.internal_token.clone()).map_err(Error::Artifacts)?;
     let catalog = ToolCatalog::load(&config.common.agents_dir)?;
-    let specs = catalog.all().into_iter().filter_map(|spec| Some((spec.clone(), catalog.digest(&spec.name)?.to_owned())));
+    let specs =
+        catalog.all().into_iter().filter_map(|spec| Some((spec.clone(), catalog.digest(&spec.name)?.to_owned())));
     let limits = ActivityLimits {
         concurrent: config.activities,
         output_cap: config.output_cap,

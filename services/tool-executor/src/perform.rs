@@ -36,7 +36,6 @@ impl Dispatcher {
         };
         let began = Instant::now();
         let outcome = self.tries(task, ready).await;
-        #[cfg(feature = "failpoints")]
         fail::fail_point!("executor.after_effect");
         match outcome {
             Ok(content) => self.complete(task, content, began.elapsed()).await,

@@ -107,8 +107,7 @@ impl Pipeline {
         let reach = means.reach(arguments, allow);
         let arguments = Value::Object(arguments.clone());
         let effect = effect(tool.spec.effect);
-        let bare =
-            Request::new(state.tenant.as_str(), &state.agent, &request.tool, means.kind(), effect, &arguments);
+        let bare = Request::new(state.tenant.as_str(), &state.agent, &request.tool, means.kind(), effect, &arguments);
         let now = Timestamp::now();
         self.policies.current().decide(&Request {
             idempotent: tool.spec.idempotent,

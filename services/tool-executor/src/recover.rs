@@ -64,11 +64,13 @@ impl Dispatcher {
                 Err(error) => return Err(error),
             }
         }
-        let tool = self.pipeline.registry.find(&task.call.request.tool, &task.call.request.schema_digest).ok();
-        let Some(probe) = tool.as_ref().and_then(|tool| tool.probe.as_ref()) else {
+        // As it is declared now: a tool that changed meanwhile may still say what has happened.
+        let tool = self.pipeline.registry.now(&task.call.request.tool);
+        let Some((tool, probe)) = tool.as_ref().and_then(|tool| Some((tool, tool.probe.as_ref()?))) else {
             return self.reconcile(task, Finding::Unknown, "there is no way to find out", None).await;
         };
-        let arguments = tool.as_ref().and_then(|tool| tool.check(&task.call.request.arguments).ok()).unwrap_or_default();
+        let raw = || task.call.request.arguments.as_object().cloned().unwrap_or_default();
+        let arguments = tool.check(&task.call.request.arguments).unwrap_or_else(|_| raw());
         match self.probe(task, probe, &arguments).await? {
             Ok(Asked { finding: tools::Finding::Done, status, body, media_type }) => {
                 let result = self.found(task, status, body, media_type).await;
@@ -105,7 +107,8 @@ impl Dispatcher {
     async fn found(&self, task: &Task, status: u16, body: Vec<u8>, media_type: String) -> CallResult {
         let mut content = Content::outside(body, media_type);
         content.value = serde_json::from_slice(&content.bytes).ok();
-        content.head = Some(format!("It has happened: its answer was lost, but its read-back says so (HTTP {status})."));
+        content.head =
+            Some(format!("It has happened: its answer was lost, but its read-back says so (HTTP {status})."));
         self.results.complete(task.origin(), content, Duration::ZERO).await
     }
 
@@ -122,8 +125,7 @@ impl Dispatcher {
             Finding::Unknown => ("unknown", "reconciled_unknown"),
         };
         let evidence = Block::new(words, Trust::System, "runtime");
-        let command =
-            Command::ReconcileCall(ReconcileCall { call_id: task.id(), finding, evidence, result });
+        let command = Command::ReconcileCall(ReconcileCall { call_id: task.id(), finding, evidence, result });
         let key = task.key(&format!("reconcile/{name}"));
         match self.engine.submit(task.state.run_id, command, key, task.cause()).await {
             Ok(_) => {

@@ -49,12 +49,15 @@ impl Refusal {
 
 impl Registry {
     /// From declarations and their digests. `env` fills `{env:NAME}`.
-    pub fn new(
-        specs: impl IntoIterator<Item = (Arc<ToolSpec>, String)>,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Self {
-        let tools = specs.into_iter().map(|(spec, digest)| (spec.name.clone(), Arc::new(Tool::new(spec, digest, &env))));
+    pub fn new(specs: impl IntoIterator<Item = (Arc<ToolSpec>, String)>, env: impl Fn(&str) -> Option<String>) -> Self {
+        let tools =
+            specs.into_iter().map(|(spec, digest)| (spec.name.clone(), Arc::new(Tool::new(spec, digest, &env))));
         Self { tools: tools.collect() }
+    }
+
+    /// The tool of a name, as it is declared now.
+    pub fn now(&self, name: &str) -> Option<Arc<Tool>> {
+        self.tools.get(name).cloned()
     }
 
     /// The tool of a name, if its declaration is the one that the model saw.
@@ -81,7 +84,8 @@ impl Tool {
         };
         let probe = spec.probe.as_ref().and_then(|probe| {
             let http = with_env(&probe.http, env);
-            let http = http.inspect_err(|error| tracing::error!(tool = spec.name, %error, "a probe can't be used")).ok()?;
+            let http =
+                http.inspect_err(|error| tracing::error!(tool = spec.name, %error, "a probe can't be used")).ok()?;
             Some(Probe { http, done: probe.done.clone() })
         });
         let validator = jsonschema::validator_for(&spec.input).map_err(|error| error.to_string());
@@ -103,7 +107,8 @@ impl Tool {
             .as_ref()
             .map_err(|error| Refusal::new("misconfigured", format!("the schema of `{}`: {error}", self.spec.name)))?;
         let arguments = normalised(arguments, &self.spec.input);
-        let problems: Vec<_> = validator.iter_errors(&arguments).take(MAX_PROBLEMS).map(|error| problem(&error)).collect();
+        let problems: Vec<_> =
+            validator.iter_errors(&arguments).take(MAX_PROBLEMS).map(|error| problem(&error)).collect();
         match arguments {
             Value::Object(arguments) if problems.is_empty() => Ok(arguments),
             _ if problems.is_empty() => Err(Refusal::new("invalid_arguments", "the arguments are not an object")),

@@ -17,6 +17,9 @@ const EXCERPT_BYTES: usize = 8 * 1024;
 /// What is shown of an error that came from outside.
 const ERROR_BYTES: usize = 4 * 1024;
 
+/// Longer media types are not worth keeping.
+const MAX_MEDIA_TYPE: usize = 200;
+
 /// Normalises results. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
@@ -31,6 +34,8 @@ pub(crate) struct Origin<'a> {
     pub run: RunId,
     pub call: CallId,
     pub tool: &'a str,
+    /// The span that it came in.
+    pub traceparent: &'a str,
 }
 
 impl Origin<'_> {
@@ -62,7 +67,8 @@ impl Results {
         let length = bytes.len();
         let shown = if is_text { excerpt(&String::from_utf8_lossy(&bytes), EXCERPT_BYTES) } else { String::new() };
         let artifact = self.keep(origin, &content.media_type, is_text, trust, bytes).await;
-        let text = format!("{head}{}{more}\n{shown}", describe(length, &content.media_type, is_text, artifact.as_ref()));
+        let text =
+            format!("{head}{}{more}\n{shown}", describe(length, &content.media_type, is_text, artifact.as_ref()));
         CallResult { block: block(text.trim_end().to_owned()), value: None, artifact, duration_ms }
     }
 
@@ -81,13 +87,21 @@ impl Results {
         trust: kernel::Trust,
         bytes: Vec<u8>,
     ) -> Option<ArtifactRef> {
+        let sound = media_type.len() <= MAX_MEDIA_TYPE && media_type.bytes().all(|byte| (32..127).contains(&byte));
         let media_type = match media_type {
-            "" if is_text => "text/plain",
-            "" => "application/octet-stream",
-            given => given,
+            given if sound && !given.is_empty() => given,
+            _ if is_text => "text/plain",
+            _ => "application/octet-stream",
         };
         let name = format!("{}-{}", origin.tool, origin.call);
-        let new = NewArtifact { tenant: origin.tenant, run: origin.run, name: &name, media_type, trust };
+        let new = NewArtifact {
+            tenant: origin.tenant,
+            run: origin.run,
+            name: &name,
+            media_type,
+            trust,
+            traceparent: origin.traceparent,
+        };
         match self.artifacts.put(new, bytes).await {
             Ok(artifact) => Some(artifact),
             Err(error) => {
@@ -112,9 +126,14 @@ fn describe(length: usize, media_type: &str, is_text: bool, artifact: Option<&Ar
     };
     match artifact {
         Some(artifact) => {
-            format!("[{length} bytes {kind}, kept whole as artifact {} version {}]", artifact.artifact_id, artifact.version)
+            format!(
+                "[{length} bytes {kind}, kept whole as artifact {} version {}]",
+                artifact.artifact_id, artifact.version
+            )
         }
-        None => format!("[{length} bytes {kind}; the artifact service could not be reached, so only this excerpt is left]"),
+        None => {
+            format!("[{length} bytes {kind}; the artifact service could not be reached, so only this excerpt is left]")
+        }
     }
 }
 
@@ -130,7 +149,9 @@ fn is_text(media_type: &str, bytes: &[u8]) -> bool {
         "" => std::str::from_utf8(bytes).is_ok_and(|text| !text.contains('\0')),
         "application/json" | "application/xml" | "application/javascript" | "application/x-ndjson" => true,
         "application/yaml" | "application/toml" | "application/x-www-form-urlencoded" | "application/sql" => true,
-        kind => kind.starts_with("text/") || kind.ends_with("+json") || kind.ends_with("+xml") || kind.ends_with("+yaml"),
+        kind => {
+            kind.starts_with("text/") || kind.ends_with("+json") || kind.ends_with("+xml") || kind.ends_with("+yaml")
+        }
     }
 }
 
@@ -154,7 +175,8 @@ mod tests {
 
     async fn complete(content: Content) -> CallResult {
         let tenant = TenantId::default();
-        let origin = Origin { tenant: &tenant, run: RunId::mint(), call: CallId::mint(), tool: "http.get" };
+        let origin =
+            Origin { tenant: &tenant, run: RunId::mint(), call: CallId::mint(), tool: "http.get", traceparent: "" };
         results().complete(origin, content, Duration::from_millis(5)).await
     }
 

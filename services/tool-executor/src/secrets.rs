@@ -154,7 +154,10 @@ mod tests {
     #[test]
     fn results_lose_known_secrets() {
         let secrets = secrets();
-        assert_eq!(secrets.redact("x s3cr3t-value y abc /bin-is-no-secret"), "x [secret TOKEN] y abc /bin-is-no-secret");
+        assert_eq!(
+            secrets.redact("x s3cr3t-value y abc /bin-is-no-secret"),
+            "x [secret TOKEN] y abc /bin-is-no-secret"
+        );
         let mut value = json!({"s3cr3t-value": ["s3cr3t-value", 1]});
         secrets.redact_value(&mut value);
         assert_eq!(value, json!({"[secret TOKEN]": ["[secret TOKEN]", 1]}));

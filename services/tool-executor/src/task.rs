@@ -27,13 +27,7 @@ pub(crate) struct Task {
 
 impl Task {
     /// Opens the span of the call, under what rang.
-    pub fn new(
-        tracer: &Tracer,
-        state: Arc<RunState>,
-        call: Call,
-        seq: Option<Seq>,
-        rang: Option<&str>,
-    ) -> Self {
+    pub fn new(tracer: &Tracer, state: Arc<RunState>, call: Call, seq: Option<Seq>, rang: Option<&str>) -> Self {
         let run = state.run_id;
         let root = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled: state.sampled };
         let spec = SpanSpec::new(format!("execute_tool {}", call.request.tool), rang.map_or(root, Parent::Traceparent))
@@ -81,6 +75,7 @@ impl Task {
             run: self.state.run_id,
             call: self.id(),
             tool: &self.call.request.tool,
+            traceparent: &self.traceparent,
         }
     }
 
@@ -103,7 +98,8 @@ impl Task {
             self.span.record_error(code, words);
         }
         // A name that a model made up is no label.
-        let tool = if error.is_some_and(|(code, _)| code == "unknown_tool") { "unknown" } else { &self.call.request.tool };
+        let tool =
+            if error.is_some_and(|(code, _)| code == "unknown_tool") { "unknown" } else { &self.call.request.tool };
         let labels = [("tool", tool.to_owned()), ("outcome", outcome.to_owned())];
         metrics::counter!("tool_executor_calls_total", &labels).increment(1);
         metrics::histogram!("tool_executor_call_seconds", &labels).record(self.began.elapsed());

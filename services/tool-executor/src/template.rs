@@ -121,12 +121,7 @@ pub fn names_host(template: &str) -> bool {
 ///
 /// # Errors
 /// If a secret is missing or an argument can't stand in a header.
-pub fn header(
-    name: &str,
-    template: &str,
-    places: Places<'_>,
-    secrets: &Secrets,
-) -> Result<HeaderText, TemplateError> {
+pub fn header(name: &str, template: &str, places: Places<'_>, secrets: &Secrets) -> Result<HeaderText, TemplateError> {
     let mut header = HeaderText { text: String::with_capacity(template.len()), sensitive: false };
     for piece in pieces(template) {
         match piece {
@@ -185,7 +180,8 @@ fn pieces(template: &str) -> impl Iterator<Item = Piece<'_>> {
         let (piece, after) = match place_at_start(rest) {
             Some(name) => (Piece::Place(name), name.len() + 2),
             None => {
-                let next = rest.char_indices().skip(1).find(|(at, c)| *c == '{' && place_at_start(&rest[*at..]).is_some());
+                let next =
+                    rest.char_indices().skip(1).find(|(at, c)| *c == '{' && place_at_start(&rest[*at..]).is_some());
                 let end = next.map_or(rest.len(), |(at, _)| at);
                 (Piece::Literal(&rest[..end]), end)
             }

@@ -77,8 +77,7 @@ impl Tail {
         let acked = files.acked();
         let confirmed = cut.iter().take_while(|end| end.offset <= acked).count();
         let position = confirmed.checked_sub(1).map(|last| cut[last]).unwrap_or_default();
-        let publisher =
-            FramePublisher::new(publisher, files.clone(), activity.clone(), traceparent, position.offset);
+        let publisher = FramePublisher::new(publisher, files.clone(), activity.clone(), traceparent, position.offset);
         let frames = files.open_frames()?;
         let mut tail = Self {
             files,
@@ -152,7 +151,8 @@ impl Tail {
     /// Reads what is there, at most a frame; whether there was anything.
     async fn fill(&mut self) -> io::Result<bool> {
         let read = self.position.offset + self.buffer.len() as u64;
-        let room = (FRAME_BYTES - self.buffer.len()).min(usize::try_from(self.cap.saturating_sub(read)).unwrap_or(FRAME_BYTES));
+        let room = (FRAME_BYTES - self.buffer.len())
+            .min(usize::try_from(self.cap.saturating_sub(read)).unwrap_or(FRAME_BYTES));
         if room == 0 {
             if read >= self.cap {
                 self.over_cap.send_replace(true);

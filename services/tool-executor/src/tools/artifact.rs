@@ -20,7 +20,8 @@ pub(super) async fn read(
         .parse()
         .map_err(|error: kernel::IdError| ToolError::final_("invalid_arguments", format!("`artifact_id`: {error}")))?;
     let version = number(invocation, "version").and_then(|version| u32::try_from(version).ok());
-    let (media_type, mut bytes) = artifacts.get(invocation.tenant, id, version, CAP).await.map_err(|error| failed(&error))?;
+    let (media_type, mut bytes) =
+        artifacts.get(invocation.tenant, id, version, CAP).await.map_err(|error| failed(&error))?;
     // What is not listed, as the output of a tool, may be believed as little as what it came from.
     let listed = reads
         .artifact(invocation.tenant, id, version)

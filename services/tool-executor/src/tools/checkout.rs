@@ -44,7 +44,8 @@ pub(super) async fn checkout(
             blocking(move || copy(&from, &to)).await?;
         }
         if let Some(taken) = place.taken().map_err(|error| failed(&error))? {
-            let words = format!("`{taken}` is in the workspace already: use what is there, or check out `into` a folder");
+            let words =
+                format!("`{taken}` is in the workspace already: use what is there, or check out `into` a folder");
             return Err(ToolError::final_("exists", words));
         }
     }
@@ -158,7 +159,9 @@ async fn git(
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = match tokio::time::timeout(invocation.timeout, running).await {
         Err(_) => return Err(ToolError::transient("timeout", "git took too long", Happened::No)),
-        Ok(output) => output.map_err(|error| ToolError::final_("misconfigured", format!("git can't be run: {error}")))?,
+        Ok(output) => {
+            output.map_err(|error| ToolError::final_("misconfigured", format!("git can't be run: {error}")))?
+        }
     };
     if output.status.success() {
         return Ok(());

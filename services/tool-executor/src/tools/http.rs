@@ -112,8 +112,9 @@ pub(super) async fn probe(
     let response = egress.send(fill(&probe.http, secrets, invocation)?).await?;
     let found = match response.status {
         200..=299 => {
-            let answer: Value = serde_json::from_slice(&response.body)
-                .map_err(|error| ToolError::transient("probe", format!("its answer is not JSON: {error}"), Happened::No))?;
+            let answer: Value = serde_json::from_slice(&response.body).map_err(|error| {
+                ToolError::transient("probe", format!("its answer is not JSON: {error}"), Happened::No)
+            })?;
             answer.pointer(&probe.done).is_some_and(|done| !matches!(done, Value::Null | Value::Bool(false)))
         }
         404 | 410 => false,
@@ -127,8 +128,10 @@ pub(super) async fn probe(
 fn fill(http: &HttpRequest, secrets: &Secrets, invocation: Invocation<'_>) -> Result<Request, ToolError> {
     let places = Tools::places(invocation);
     let url = egress::parse(&template::url(&http.url, places)?)?;
-    let method: Method =
-        http.method.parse().map_err(|_| ToolError::final_("misconfigured", "the tool's `method` is not an HTTP method"))?;
+    let method: Method = http
+        .method
+        .parse()
+        .map_err(|_| ToolError::final_("misconfigured", "the tool's `method` is not an HTTP method"))?;
     let mut headers = HeaderMap::new();
     for (name, value) in &http.headers {
         let value = template::header(name, value, places, secrets)?;

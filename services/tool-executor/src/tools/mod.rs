@@ -139,19 +139,26 @@ impl Tools {
             Means::Builtin(Builtin::HttpGet) => http::plain(&self.egress, reqwest::Method::GET, invocation).await,
             Means::Builtin(Builtin::HttpRequest) => {
                 let method = text(invocation, "method").unwrap_or("POST").to_ascii_uppercase();
-                let method = method.parse().map_err(|_| ToolError::final_("invalid_arguments", "`method` is not an HTTP method"))?;
+                let method = method
+                    .parse()
+                    .map_err(|_| ToolError::final_("invalid_arguments", "`method` is not an HTTP method"))?;
                 http::plain(&self.egress, method, invocation).await
             }
-            Means::Builtin(Builtin::FileRead) => file::read(self.workspaces.of(invocation.run), self.file_cap, invocation).await,
-            Means::Builtin(Builtin::FileWrite) => file::write(self.workspaces.of(invocation.run), self.file_cap, invocation).await,
+            Means::Builtin(Builtin::FileRead) => {
+                file::read(self.workspaces.of(invocation.run), self.file_cap, invocation).await
+            }
+            Means::Builtin(Builtin::FileWrite) => {
+                file::write(self.workspaces.of(invocation.run), self.file_cap, invocation).await
+            }
             Means::Builtin(Builtin::RepoCheckout) => {
                 checkout::checkout(&self.checkout_root, self.workspaces.of(invocation.run), invocation).await
             }
             Means::Builtin(Builtin::ArtifactRead) => artifact::read(&self.artifacts, &self.reads, invocation).await,
             Means::Builtin(Builtin::Echo) => echo(invocation),
-            Means::Builtin(Builtin::ShellRun) => {
-                Err(ToolError::final_("misconfigured", "`shell.run` is an activity; its tool file must say `kind: activity`"))
-            }
+            Means::Builtin(Builtin::ShellRun) => Err(ToolError::final_(
+                "misconfigured",
+                "`shell.run` is an activity; its tool file must say `kind: activity`",
+            )),
         }
     }
 
@@ -186,7 +193,8 @@ fn text<'a>(invocation: Invocation<'a>, name: &str) -> Option<&'a str> {
 
 /// A text argument that must be there. The schema says so too; a tool file may be wrong.
 fn required<'a>(invocation: Invocation<'a>, name: &str) -> Result<&'a str, ToolError> {
-    text(invocation, name).ok_or_else(|| ToolError::final_("invalid_arguments", format!("`{name}` is missing or no text")))
+    text(invocation, name)
+        .ok_or_else(|| ToolError::final_("invalid_arguments", format!("`{name}` is missing or no text")))
 }
 
 /// A whole number, if it is given.

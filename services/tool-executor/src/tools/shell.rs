@@ -88,7 +88,9 @@ mod tests {
         assert!(named(" cargo test --lib foo::bar ", &["cargo test*"]));
         assert!(!named("cargo tests", &["cargo test"]));
         assert!(!named("cargo test", &[]));
-        for rest in ["; rm -rf /", " && curl x", " $(id)", " `id`", " > x", " | sh", "\nid", " ~/x", " *", " 'x'", " \\x"] {
+        for rest in
+            ["; rm -rf /", " && curl x", " $(id)", " `id`", " > x", " | sh", "\nid", " ~/x", " *", " 'x'", " \\x"]
+        {
             assert!(!named(&format!("cargo test{rest}"), &["cargo test*"]), "{rest}");
         }
         // What the operator wrote out may use what it likes.

@@ -44,7 +44,8 @@ async fn until(mut holds: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn every_byte_arrives_in_order() {
-    let command = r"i=0; while [ $i -lt 10000 ]; do echo line $i of it; i=$((i+1)); done; printf '\377\376\000 err' >&2; exit 3";
+    let command =
+        r"i=0; while [ $i -lt 10000 ]; do echo line $i of it; i=$((i+1)); done; printf '\377\376\000 err' >&2; exit 3";
     let house = house(command, "1m").await;
     let executor = house.executor();
     let (run, call) = begin(&house, command).await;

@@ -18,7 +18,7 @@ async fn a_lost_answer_is_read_back() {
     let house = house(&server, true).await;
     let executor = house.executor();
     server.plan(&[Plan::HappenAndHang]);
-    let call = house.call("x.do", json!({"n": 1}), Trust::Operator);
+    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
     let call_id = call.call_id;
     let run = house.run(vec![call]).await;
     let (end, _, block) = house.end_of(run, call_id).await;
@@ -35,7 +35,7 @@ async fn what_has_not_happened_is_done_again_with_the_same_key_and_not_before_it
     let house = house(&server, true).await;
     let executor = house.executor();
     server.plan(&[Plan::Hang]);
-    let call = house.call("x.do", json!({"n": 1}), Trust::Operator);
+    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
     let call_id = call.call_id;
     let began = std::time::Instant::now();
     let run = house.run(vec![call]).await;
@@ -54,7 +54,7 @@ async fn without_a_read_back_the_outcome_is_unknown_and_nothing_is_repeated() {
     let house = house(&server, false).await;
     let executor = house.executor();
     server.plan(&[Plan::Hang]);
-    let call = house.call("x.do", json!({"n": 1}), Trust::Operator);
+    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
     let call_id = call.call_id;
     let run = house.run(vec![call]).await;
     let (end, finding, _) = house.end_of(run, call_id).await;
@@ -69,7 +69,7 @@ async fn an_executor_that_dies_between_effect_and_record_leaves_it_to_another() 
     let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "30s", true))], "{}").await;
     let first = house.executor();
     server.plan(&[Plan::HappenAndHang]);
-    let call = house.call("x.do", json!({"n": 1}), Trust::Operator);
+    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
     let call_id = call.call_id;
     let run = house.run(vec![call]).await;
     house.started(run).await;
@@ -89,7 +89,7 @@ async fn an_answer_that_says_no_is_believed_unless_it_can_be_read_back() {
     let house = house(&server, false).await;
     let executor = house.executor();
     server.plan(&[Plan::Unavailable]);
-    let call = house.call("x.do", json!({"n": 1}), Trust::Operator);
+    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
     let call_id = call.call_id;
     let run = house.run(vec![call]).await;
     let (end, code, block) = house.end_of(run, call_id).await;

@@ -9,9 +9,7 @@ use engine::testing::TestStack;
 use engine::{Engine, ToolCatalog};
 use jiff::Timestamp;
 use kernel::call::{Approval, CallRequest, Exit, Observation, Verdict};
-use kernel::command::{
-    ByOperator, Command, ConcludeCall, CreateRun, DecideApproval, TurnOutcome,
-};
+use kernel::command::{ByOperator, Command, ConcludeCall, CreateRun, DecideApproval, TurnOutcome};
 use kernel::event::{EventData, RunCreated};
 use kernel::{ApprovalId, Block, CallId, Cause, Role, RunId, RunState, TenantId, Trust};
 use serde_json::Value;
@@ -71,6 +69,7 @@ impl House {
             namespace: self.stack.namespace().to_owned(),
             schema: self.stack.schema().to_owned(),
             drain_seconds: 5,
+            log: "warn".to_owned(),
             agents_dir: self.path("agents"),
             // The shipped ones.
             policies_dir: self.path("no-policies"),
@@ -220,11 +219,11 @@ impl House {
     /// Waits for the `number`th question (from 1) of the run.
     pub async fn question(&self, run: RunId, number: usize) -> Approval {
         self.event(run, |events| {
-            let asked = events.iter().filter_map(|event| match event {
+            let mut asked = events.iter().filter_map(|event| match event {
                 EventData::ApprovalRequested(asked) => Some(asked.approval.clone()),
                 _ => None,
             });
-            asked.skip(number - 1).next()
+            asked.nth(number - 1)
         })
         .await
     }

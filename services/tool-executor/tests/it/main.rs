@@ -1,5 +1,7 @@
 //! The tool-executor against real parts: NATS, Postgres and Redis as the environment names them.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not take for tests")]
+
 mod activities;
 mod approvals;
 mod doubt;

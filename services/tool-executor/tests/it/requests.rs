@@ -1,7 +1,8 @@
 //! Tools that answer at once: HTTP, files, repositories.
 
-use kernel::Trust;
+use kernel::command::{ByOperator, Command};
 use kernel::event::EventData;
+use kernel::{Role, Trust};
 use serde_json::{Value, json};
 
 use crate::house::House;
@@ -102,7 +103,8 @@ async fn files_are_written_and_read_in_the_workspace_only() {
     std::fs::create_dir_all(&repository).unwrap();
     std::fs::write(repository.join("lib.rs"), "one\ntwo\nthree\n").unwrap();
     let executor = house.executor();
-    let checkout = house.call("repo.checkout", json!({"repository": "shop", "ref": "refs/heads/main"}), Trust::Untrusted);
+    let checkout =
+        house.call("repo.checkout", json!({"repository": "shop", "ref": "refs/heads/main"}), Trust::Untrusted);
     let write = house.call("file.write", json!({"path": "notes/a.txt", "content": "né"}), Trust::Untrusted);
     let ids = [checkout.call_id, write.call_id];
     let run = house.run(vec![checkout, write]).await;
@@ -129,10 +131,11 @@ async fn files_are_written_and_read_in_the_workspace_only() {
 async fn many_calls_of_one_turn_all_end() {
     let house = House::new(&["test.echo", "file.write"], &[], "{}").await;
     let executors = vec![house.executor(), house.executor()];
-    let mut calls: Vec<_> = (0..20).map(|n| house.call("test.echo", json!({"text": n.to_string()}), Trust::Operator)).collect();
-    calls.extend((0..20).map(|n| {
-        house.call("file.write", json!({"path": format!("{n}"), "content": "x"}), Trust::Operator)
-    }));
+    let mut calls: Vec<_> =
+        (0..20).map(|n| house.call("test.echo", json!({"text": n.to_string()}), Trust::Operator)).collect();
+    calls.extend(
+        (0..20).map(|n| house.call("file.write", json!({"path": format!("{n}"), "content": "x"}), Trust::Operator)),
+    );
     let run = house.run(calls).await;
     house
         .event(run, |events| {
@@ -141,4 +144,55 @@ async fn many_calls_of_one_turn_all_end() {
         })
         .await;
     house.close(executors).await;
+}
+
+#[tokio::test]
+async fn a_large_result_is_kept_whole_and_can_be_read_in_parts() {
+    let server = Server::start().await;
+    let allow = format!("{{ hosts: [\"{}\"] }}", server.addr);
+    let house = House::new(&["http.get", "artifact.read"], &[], &allow).await;
+    let mut config = house.config();
+    config.common.artifact_url = server.url("/");
+    let executor = house.executor_with(config);
+    let call = house.call("http.get", json!({"url": server.url("/large")}), Trust::Operator);
+    let run = house.run(vec![call]).await;
+    let result = house
+        .event(run, |events| {
+            events.iter().find_map(|event| match event {
+                EventData::ToolCompleted(done) => Some(done.result.clone()),
+                _ => None,
+            })
+        })
+        .await;
+    let artifact = result.artifact.unwrap();
+    assert_eq!((artifact.bytes, artifact.trust), (40_000, Trust::Untrusted));
+    assert!(result.block.text.len() < 16 * 1024);
+    assert!(result.block.text.contains(&format!("kept whole as artifact {} version 1", artifact.artifact_id)));
+
+    let part = json!({"artifact_id": artifact.artifact_id, "offset": 39_990, "bytes": 100});
+    let (end, _, block) = once(&house, "artifact.read", part).await;
+    assert_eq!((end, block.text.as_str(), block.trust), ("tool.completed", "xxxxxxxxxx", Trust::Untrusted));
+    let gone = json!({"artifact_id": kernel::ArtifactId::mint()});
+    let (end, code, _) = once(&house, "artifact.read", gone).await;
+    assert_eq!((end, code.as_str()), ("tool.failed", "not_found"));
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_paused_run_starts_nothing_until_it_goes_on() {
+    let server = Server::start().await;
+    let house = House::new(&["test.echo"], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
+    let call_id = call.call_id;
+    let run = house.run(vec![call]).await;
+    let by = || ByOperator { by: "ann".to_owned(), reason: None };
+    house.submit(Role::Ingress, run, Command::Pause(by()), "pause").await;
+    let executor = house.executor();
+    // A later call of another run is done: the earlier message was seen.
+    assert_eq!(once(&house, "test.echo", json!({})).await.0, "tool.completed");
+    assert!(server.asked().is_empty());
+    house.submit(Role::Ingress, run, Command::Resume(by()), "resume").await;
+    assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
+    assert_eq!(server.asked().len(), 1);
+    house.close(vec![executor]).await;
 }

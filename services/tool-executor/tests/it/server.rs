@@ -1,14 +1,15 @@
 //! A stand-in for the outside: counts what it receives, and misbehaves when told to.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{any, get, post};
+use axum::routing::{any, get, post, put};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
@@ -26,6 +27,8 @@ struct Shared {
     done: Vec<Value>,
     /// What to do with the next effects, first first; after that they happen and are answered.
     plan: Vec<Plan>,
+    /// Artifacts that were stored: their name and content.
+    kept: Vec<(String, String)>,
     /// Requests by path.
     seen: Vec<(String, HeaderMap)>,
 }
@@ -50,6 +53,8 @@ impl Server {
             .route("/flaky/{id}", any(flaky))
             .route("/large", get(async || "x".repeat(40_000)))
             .route("/endless", get(endless))
+            .route("/internal/artifacts", put(keep))
+            .route("/internal/artifacts/{id}", get(kept))
             .route("/away", get(async || Redirect::temporary("http://example.invalid/")))
             .route("/loop", get(async || Redirect::temporary("/loop")))
             .route("/moved", get(async || Redirect::temporary("/echo")))
@@ -90,14 +95,17 @@ impl Server {
     /// The declaration of a tool that does the effect.
     pub fn effect_tool(&self, name: &str, timeout: &str, probe: bool) -> String {
         let probe = if probe {
-            format!("probe: {{ http: {{ method: GET, url: \"{}\", allow_private: true }}, done: /done }}\n", self.url("/effect"))
+            format!(
+                "probe: {{ http: {{ method: GET, url: \"{}\", allow_private: true }}, done: /done }}\n",
+                self.url("/effect")
+            )
         } else {
             String::new()
         };
         format!(
             "name: {name}\ndescription: Does it.\neffect: external\ntimeout: {timeout}\n\
-             input: {{ type: object, properties: {{ n: {{ type: integer }} }}, required: [n] }}\n\
-             run: {{ http: {{ method: POST, url: \"{}\", body: {{ n: \"{{n}}\" }}, allow_private: true }} }}\n{probe}",
+             input: {{ type: object, properties: {{ number: {{ type: integer }} }}, required: [number] }}\n\
+             run: {{ http: {{ method: POST, url: \"{}\", body: {{ number: \"{{number}}\" }}, allow_private: true }} }}\n{probe}",
             self.url("/effect")
         )
     }
@@ -128,7 +136,11 @@ async fn read_back(State(server): State<Server>) -> Json<Value> {
 async fn flaky(State(server): State<Server>, Path(id): Path<String>, headers: HeaderMap) -> Response {
     let path = format!("/flaky/{id}");
     server.shared.lock().unwrap().seen.push((path.clone(), headers));
-    if server.seen(&path).len() <= 2 { StatusCode::SERVICE_UNAVAILABLE.into_response() } else { "at last".into_response() }
+    if server.seen(&path).len() <= 2 {
+        StatusCode::SERVICE_UNAVAILABLE.into_response()
+    } else {
+        "at last".into_response()
+    }
 }
 
 async fn endless() -> Body {
@@ -150,4 +162,26 @@ async fn echo(State(server): State<Server>, request: Request) -> Json<Value> {
         .collect::<serde_json::Map<_, _>>()
         .into();
     Json(json!({ "uri": request.uri().to_string(), "headers": headers }))
+}
+
+/// As the artifact service does it.
+async fn keep(State(server): State<Server>, Query(query): Query<HashMap<String, String>>, body: String) -> Json<Value> {
+    let run: kernel::RunId = query["run_id"].parse().unwrap();
+    let artifact_id = kernel::ArtifactId::derive(run, &query["name"]);
+    let answer = json!({
+        "artifact_id": artifact_id, "name": query["name"], "version": 1, "digest": "d", "bytes": body.len(),
+        "media_type": query["media_type"], "trust": query["trust"],
+    });
+    server.shared.lock().unwrap().kept.push((artifact_id.to_string(), body));
+    Json(answer)
+}
+
+async fn kept(
+    State(server): State<Server>,
+    Path(id): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let shared = server.shared.lock().unwrap();
+    let found = shared.kept.iter().find(|(kept, _)| *kept == id).filter(|_| query["tenant"] == "default");
+    found.map_or(StatusCode::NOT_FOUND.into_response(), |(_, body)| body.clone().into_response())
 }
