@@ -1,228 +1,293 @@
-//! The archive of raw output: every line that an activity wrote can be read again.
+//! Keeps raw output: gathers what comes for each call, stores it in compressed segments, and lets each message be
+//! acknowledged only when the segment that holds it is stored and recorded.
 //!
-//! Frames are gathered for each call and stored as compressed segments. A frame is acknowledged when the segment that holds it
-//! is stored and listed, so that a crash loses nothing: what comes again is stored again, and reading takes each byte once.
+//! A message that was stored and not acknowledged comes again after a crash and is stored again, in another segment
+//! perhaps: readers take each byte once. Several instances may get messages of one call; their segments fit together all
+//! the same. What waits is bounded by the messages that the consumer takes at once and by their bytes.
 
 use std::{
     collections::HashMap,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use bus::{Delivery, HandlerResult, Outcome, Subject, header};
-use engine::{Engine, Segment, Segments};
+use bus::{Bus, BusError, ConsumeOptions, Consuming, Delivery, HandlerResult, Outcome, Subject, header};
+use bytes::Bytes;
+use engine::{EngineError, Segment, Segments};
 use kernel::{CallId, RunId, TenantId};
-use service::{Parent, SpanSpec, Tracer};
-use tokio::sync::{Notify, mpsc, oneshot};
+use service::{Parent, SpanSpec, Tracer, telemetry::genai};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
-    blobs::{BlobError, Blobs},
-    segments::{Frames, Piece, decompress},
+    segment::{self, Piece, Stretch},
+    store::Store,
 };
 
-/// Frames that are held at once, of all calls: the bound of the archive's memory, at 64 KiB a frame.
-pub const FRAMES_HELD: usize = 1024;
+/// Messages that are taken at once. With frames of 64 KiB these are 64 MiB at the worst.
+const IN_FLIGHT: usize = 1024;
+/// Waiting messages beyond which nothing waits for a fuller segment.
+const CROWDED: usize = IN_FLIGHT * 3 / 4;
+/// Calls that are being stored at once.
+const STORING: usize = 8;
+/// How often the age of what waits is looked at.
+const LOOK: Duration = Duration::from_millis(100);
 
-/// What could not be archived, or read again.
-#[derive(Debug, thiserror::Error)]
-pub enum ArchiveError {
-    /// The object store.
-    #[error(transparent)]
-    Blobs(#[from] BlobError),
-    /// The index.
-    #[error(transparent)]
-    Engine(#[from] engine::EngineError),
-    /// Compression.
-    #[error("a segment can't be compressed or read")]
-    Zstd(#[from] std::io::Error),
-}
+type Answer = Result<(), String>;
 
-/// A frame on its way into a segment.
-struct Frame {
+/// Where a piece belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Address {
     tenant: TenantId,
-    run: RunId,
-    call: CallId,
-    delivery: Delivery,
-    offset: u64,
-    line: u64,
-    stored: oneshot::Sender<Result<(), String>>,
+    run_id: RunId,
+    call_id: CallId,
 }
 
-/// Takes frames.
-pub struct Archive {
-    queue: mpsc::Sender<Frame>,
-    flush: Arc<Notify>,
+/// A message on its way into a segment.
+struct Incoming {
+    address: Address,
+    piece: Piece,
+    /// The last of its call, and the span it came from.
+    last: Option<Ending>,
+    done: oneshot::Sender<Answer>,
+}
+
+/// How the output of a call ends.
+struct Ending {
+    tool: String,
+    traceparent: Option<String>,
+}
+
+/// What waits of one call.
+struct Waiting {
+    address: Address,
+    pieces: Vec<Piece>,
+    bytes: usize,
+    since: Instant,
+    last: Option<Ending>,
+    done: Vec<oneshot::Sender<Answer>>,
+}
+
+/// A segment was not stored.
+#[derive(Debug, thiserror::Error)]
+enum ArchiveError {
+    #[error("could not compress: {0}")]
+    Compress(#[from] std::io::Error),
+    #[error("could not store: {0}")]
+    Store(#[from] object_store::Error),
+    #[error("could not record: {0}")]
+    Record(#[from] EngineError),
+}
+
+/// Stores segments. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    pub(crate) store: Store,
+    pub(crate) segments: Segments,
+    pub(crate) tracer: Tracer,
+}
+
+/// Begins to keep what is on the stream of signals, until told to stop.
+pub(crate) fn start(
+    bus: &Bus,
+    keeper: Keeper,
+    config: &Config,
+    stop: CancellationToken,
+) -> Result<(Consuming, tokio::task::JoinHandle<()>), BusError> {
+    let (send, receive) = mpsc::channel(IN_FLIGHT);
+    let archive = Archive {
+        keeper,
+        segment_bytes: config.segment_bytes.max(1),
+        segment_age: config.segment_age(),
+        most_bytes: config.archive_buffer_bytes,
+        waiting: HashMap::new(),
+        bytes: 0,
+        messages: 0,
+        storing: JoinSet::new(),
+    };
+    let drain = config.common.drain();
+    let options = ConsumeOptions { concurrency: IN_FLIGHT, drain, max_attempts: u64::MAX, ..ConsumeOptions::default() };
+    let handler = move |delivery: Delivery| {
+        let send = send.clone();
+        async move { keep(&delivery, &send).await }
+    };
+    let consuming = bus.consume("artifact", options, handler, stop.clone())?;
+    Ok((consuming, tokio::spawn(archive.run(receive, stop))))
+}
+
+/// Hands a message over, and waits until it is stored.
+async fn keep(delivery: &Delivery, send: &mpsc::Sender<Incoming>) -> HandlerResult {
+    let (address, piece) = match read(delivery) {
+        Ok(Some(read)) => read,
+        // Log records of services are not archived by call.
+        Ok(None) => return Ok(Outcome::Ack),
+        Err(why) => return Ok(Outcome::dead(why)),
+    };
+    let last = delivery.headers.get(header::EXIT).map(|_| Ending {
+        tool: delivery.headers.get(header::TOOL).unwrap_or("tool").to_owned(),
+        traceparent: delivery.traceparent().map(str::to_owned),
+    });
+    let (done, answer) = oneshot::channel();
+    if send.send(Incoming { address, piece, last, done }).await.is_err() {
+        return Ok(Outcome::defer("the archive is closed"));
+    }
+    match answer.await {
+        Ok(Ok(())) => Ok(Outcome::Ack),
+        Ok(Err(why)) => Ok(Outcome::defer(why)),
+        Err(_) => Ok(Outcome::defer("the archive is closed")),
+    }
+}
+
+fn read(delivery: &Delivery) -> Result<Option<(Address, Piece)>, &'static str> {
+    let (tenant, run, call) = match Subject::parse(&delivery.subject) {
+        Ok(Subject::Signal { tenant, run, call }) => (tenant, run, call),
+        Ok(Subject::Log { .. }) => return Ok(None),
+        _ => return Err("its subject is no signal's"),
+    };
+    let address = Address {
+        tenant: tenant.parse().map_err(|_| "its subject names no tenant")?,
+        run_id: run.parse().map_err(|_| "its subject names no run")?,
+        call_id: call.parse().map_err(|_| "its subject names no call")?,
+    };
+    let number = |name| delivery.headers.get(name).and_then(|text| text.parse::<u64>().ok());
+    let offset = number(header::OFFSET).ok_or("it has no offset")?;
+    let end = offset.checked_add(delivery.payload.len() as u64).and_then(|end| i64::try_from(end).ok());
+    end.ok_or("its offset is beyond what can be kept")?;
+    let line = number(header::LINE).unwrap_or_default();
+    Ok(Some((address, Piece { offset, line, body: delivery.payload.clone() })))
+}
+
+/// Gathers, and stores what is full, old or last.
+struct Archive {
+    keeper: Keeper,
+    segment_bytes: usize,
+    segment_age: Duration,
+    most_bytes: usize,
+    waiting: HashMap<CallId, Waiting>,
+    bytes: usize,
+    messages: usize,
+    storing: JoinSet<()>,
 }
 
 impl Archive {
-    /// Starts gathering.
-    pub fn start(engine: &Engine, blobs: Blobs, tracer: Tracer, config: &Config) -> Self {
-        let (queue, frames) = mpsc::channel(FRAMES_HELD);
-        let flush = Arc::new(Notify::new());
-        let keeper = Keeper {
-            store: Store { blobs, segments: engine.segments(), tracer },
-            calls: HashMap::new(),
-            segment_bytes: config.segment_bytes,
-            segment_age: Duration::from_millis(config.segment_millis.max(10)),
-            flush: Arc::clone(&flush),
-        };
-        tokio::spawn(keeper.run(frames));
-        Self { queue, flush }
-    }
-
-    /// Stores what is gathered without waiting for more: this process is about to end.
-    pub fn flush(&self) {
-        self.flush.notify_one();
-    }
-
-    /// Keeps a frame; done when it is stored.
-    pub async fn keep(&self, delivery: Delivery) -> HandlerResult {
-        let Ok(Subject::Signal { tenant, run, call }) = Subject::parse(&delivery.subject) else {
-            // Logs of services share the stream; they are not archived.
-            return Ok(Outcome::Ack);
-        };
-        let (Ok(tenant), Ok(run), Ok(call)) = (tenant.parse(), run.parse(), call.parse()) else {
-            return Ok(Outcome::dead("the subject names no tenant, run and call"));
-        };
-        let number = |name| delivery.headers.get(name).and_then(|text| text.parse::<u64>().ok());
-        let (Some(offset), Some(line)) = (number(header::OFFSET), number(header::LINE)) else {
-            return if delivery.headers.get(header::EXIT).is_some() {
-                Ok(Outcome::Ack)
-            } else {
-                Ok(Outcome::dead("a frame without its offset and line"))
-            };
-        };
-        let (stored, answer) = oneshot::channel();
-        if self.queue.send(Frame { tenant, run, call, delivery, offset, line, stored }).await.is_err() {
-            return Ok(Outcome::retry("the archive is closing"));
+    /// Runs until nobody can send any more; once told to stop, nothing waits for a fuller segment.
+    async fn run(mut self, mut receive: mpsc::Receiver<Incoming>, stop: CancellationToken) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                incoming = receive.recv(), if self.storing.len() < STORING => match incoming {
+                    Some(incoming) => self.take(incoming),
+                    None => break,
+                },
+                Some(_) = self.storing.join_next() => {}
+                _ = look.tick() => {
+                    let age = if stop.is_cancelled() { Duration::ZERO } else { self.segment_age };
+                    self.store_older_than(age);
+                }
+            }
+            metrics::gauge!("artifact_archive_waiting_bytes").set(self.bytes as f64);
         }
-        match answer.await {
-            Ok(Ok(())) => Ok(Outcome::Ack),
-            Ok(Err(reason)) => Ok(Outcome::retry(reason)),
-            Err(_) => Ok(Outcome::retry("the archive is closing")),
+        self.store_older_than(Duration::ZERO);
+        while self.storing.join_next().await.is_some() {}
+    }
+
+    fn take(&mut self, incoming: Incoming) {
+        let Incoming { address, piece, last, done } = incoming;
+        let call_id = address.call_id;
+        let waiting = self.waiting.entry(call_id).or_insert_with(|| Waiting {
+            address,
+            pieces: Vec::new(),
+            bytes: 0,
+            since: Instant::now(),
+            last: None,
+            done: Vec::new(),
+        });
+        self.bytes += piece.body.len();
+        self.messages += 1;
+        waiting.bytes += piece.body.len();
+        waiting.pieces.push(piece);
+        waiting.done.push(done);
+        waiting.last = waiting.last.take().or(last);
+        if waiting.bytes >= self.segment_bytes || waiting.last.is_some() {
+            self.store(call_id);
+        } else if self.bytes > self.most_bytes || self.messages >= CROWDED {
+            let largest = self.waiting.iter().max_by_key(|(_, waiting)| waiting.bytes);
+            if let Some(call_id) = largest.map(|(call_id, _)| *call_id) {
+                self.store(call_id);
+            }
         }
     }
-}
 
-/// What is gathered of one call.
-struct Gathered {
-    tenant: TenantId,
-    run: RunId,
-    frames: Frames,
-    since: Instant,
-    traceparent: Option<String>,
-    waiting: Vec<oneshot::Sender<Result<(), String>>>,
-    ended: bool,
-}
+    fn store_older_than(&mut self, age: Duration) {
+        let is_old = |waiting: &Waiting| waiting.since.elapsed() >= age;
+        let old = self.waiting.iter().filter(|(_, waiting)| is_old(waiting));
+        for call_id in old.map(|(call_id, _)| *call_id).collect::<Vec<_>>() {
+            self.store(call_id);
+        }
+    }
 
-struct Keeper {
-    store: Store,
-    calls: HashMap<CallId, Gathered>,
-    segment_bytes: usize,
-    segment_age: Duration,
-    flush: Arc<Notify>,
+    fn store(&mut self, call_id: CallId) {
+        let Some(waiting) = self.waiting.remove(&call_id) else { return };
+        self.bytes -= waiting.bytes;
+        self.messages -= waiting.pieces.len();
+        let keeper = self.keeper.clone();
+        self.storing.spawn(async move { keeper.keep(waiting).await });
+    }
 }
 
 impl Keeper {
-    async fn run(mut self, mut frames: mpsc::Receiver<Frame>) {
-        let flush = Arc::clone(&self.flush);
-        loop {
-            let oldest = self.calls.values().map(|gathered| gathered.since + self.segment_age).min();
-            let due = async {
-                match oldest {
-                    Some(due) => tokio::time::sleep_until(due.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                frame = frames.recv() => match frame {
-                    Some(frame) => self.add(frame),
-                    None => break,
-                },
-                () = due => {}
-                () = flush.notified() => self.segment_age = Duration::ZERO,
-            }
-            while let Ok(frame) = frames.try_recv() {
-                self.add(frame);
-            }
-            self.store_due().await;
-        }
-    }
-
-    fn add(&mut self, frame: Frame) {
-        let gathered = self.calls.entry(frame.call).or_insert_with(|| Gathered {
-            tenant: frame.tenant,
-            run: frame.run,
-            frames: Frames::default(),
-            since: Instant::now(),
-            traceparent: frame.delivery.traceparent().map(str::to_owned),
-            waiting: Vec::new(),
-            ended: false,
+    /// Stores what waits of a call, and answers everybody who waits for it.
+    async fn keep(&self, waiting: Waiting) {
+        let Waiting { address, pieces, last, done, .. } = waiting;
+        let span = last.as_ref().map(|ending| {
+            let trace_id = address.run_id.0.into_bytes();
+            let root = Parent::Ids { trace_id, span_id: address.run_id.root_span_id(), sampled: true };
+            let parent = ending.traceparent.as_deref().map_or(root, Parent::Traceparent);
+            let spec = SpanSpec::new(format!("archive {}", ending.tool), parent).run(trace_id);
+            let spec = spec.attribute(genai::RUN_ID, address.run_id.to_string());
+            self.tracer.span(spec.attribute(genai::TOOL_CALL_ID, address.call_id.to_string()))
         });
-        gathered.ended |= frame.delivery.headers.get(header::EXIT).is_some();
-        gathered.frames.add(frame.offset, frame.line, frame.delivery.payload.clone());
-        gathered.waiting.push(frame.stored);
-    }
-
-    async fn store_due(&mut self) {
-        let held: usize = self.calls.values().map(|gathered| gathered.waiting.len()).sum();
-        let due = |gathered: &Gathered| {
-            // When half of all that may be held is held, no more would come: store what there is.
-            gathered.ended
-                || gathered.frames.bytes() >= self.segment_bytes
-                || gathered.since.elapsed() >= self.segment_age
-                || held >= FRAMES_HELD / 2
-        };
-        let calls: Vec<CallId> =
-            self.calls.iter().filter(|(_, gathered)| due(gathered)).map(|(call, _)| *call).collect();
-        for call in calls {
-            let Some(mut gathered) = self.calls.remove(&call) else { continue };
-            let result = self.store.store(call, &mut gathered).await.map_err(|error| {
-                tracing::warn!(%call, error = &error as &dyn std::error::Error, "output not archived: it will come again");
-                error.to_string()
-            });
-            for stored in gathered.waiting {
-                // The handler may have given up; the frame then comes again.
-                let _ = stored.send(result.clone());
+        let mut outcome = Ok(());
+        for stretch in segment::join(pieces) {
+            if let Err(error) = self.keep_stretch(&address, stretch).await {
+                let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+                tracing::warn!(call = %address.call_id, "raw output could not be archived, trying again: {error}{source}");
+                metrics::counter!("artifact_segment_failures_total").increment(1);
+                if let Some(span) = &span {
+                    span.record_error("not_archived", &error);
+                }
+                outcome = Err(error.to_string());
+                break;
             }
         }
-    }
-}
-
-struct Store {
-    blobs: Blobs,
-    segments: Segments,
-    tracer: Tracer,
-}
-
-impl Store {
-    async fn store(&self, call: CallId, gathered: &mut Gathered) -> Result<(), ArchiveError> {
-        let parent = gathered.traceparent.as_deref().map(Parent::Traceparent);
-        let span = parent
-            .map(|parent| self.tracer.span(SpanSpec::new("archive output", parent).run(gathered.run.0.into_bytes())));
-        for piece in gathered.frames.take() {
-            metrics::counter!("artifact_archived_bytes_total").increment(piece.content.len() as u64);
-            self.store_piece(call, gathered, piece).await?;
+        for waiting in done {
+            // Whoever does not wait any more gets the message again.
+            let _ = waiting.send(outcome.clone());
         }
-        drop(span);
-        Ok(())
     }
 
-    async fn store_piece(&self, call: CallId, gathered: &Gathered, piece: Piece) -> Result<(), ArchiveError> {
-        let (tenant, run) = (gathered.tenant.clone(), gathered.run);
-        let object_key = format!("signals/{tenant}/{run}/{call}/{}-{}.zst", piece.from_offset, piece.to_offset);
-        let (from_offset, to_offset) = (piece.from_offset, piece.to_offset);
-        let (from_line, to_line) = (piece.from_line, piece.to_line);
-        let compressed =
-            tokio::task::spawn_blocking(move || piece.compress()).await.map_err(std::io::Error::other)??;
-        self.blobs.put_at(&object_key, compressed).await?;
+    async fn keep_stretch(&self, address: &Address, stretch: Stretch) -> Result<(), ArchiveError> {
+        let Address { tenant, run_id, call_id } = address;
+        let Stretch { from, to, from_line, to_line, bytes } = stretch;
+        let length = bytes.len() as u64;
+        let small =
+            tokio::task::spawn_blocking(move || segment::compress(&bytes)).await.map_err(std::io::Error::other)??;
+        // Both ends are in the key: what is written twice is the same twice.
+        let object_key = format!("signals/{tenant}/{run_id}/{call_id}/{from}-{to}.zst");
+        metrics::counter!("artifact_segments_total").increment(1);
+        metrics::counter!("artifact_segment_raw_bytes_total").increment(length);
+        metrics::counter!("artifact_segment_stored_bytes_total").increment(small.len() as u64);
+        self.store.put_object(&object_key, Bytes::from(small)).await?;
         let segment = Segment {
-            call_id: call,
-            run_id: run,
-            tenant,
-            from_offset,
-            to_offset,
+            call_id: *call_id,
+            run_id: *run_id,
+            tenant: tenant.clone(),
+            from_offset: from,
+            to_offset: to,
             from_line,
             to_line,
             object_key,
@@ -230,10 +295,4 @@ impl Store {
         };
         Ok(self.segments.insert(&segment).await?)
     }
-}
-
-/// The bytes of a stored segment.
-pub async fn read(blobs: &Blobs, segment: &Segment) -> Result<Vec<u8>, ArchiveError> {
-    let stored = blobs.get_at(&segment.object_key).await?;
-    Ok(tokio::task::spawn_blocking(move || decompress(&stored)).await.map_err(std::io::Error::other)??)
 }

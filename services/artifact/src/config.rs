@@ -1,10 +1,11 @@
-//! How the artifact service is set up.
+//! What the artifact service can be told.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use service::{Common, ConfigError};
+use service::Common;
 
-/// Configuration of the artifact service. Where content is kept is the common key `artifacts_url`, who may ask is
-/// `internal_token`.
+/// Configuration of the artifact service; the keys that all services have are in [`Common`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -13,12 +14,14 @@ pub struct Config {
     pub common: Common,
     /// Connections to Postgres.
     pub pool_size: u32,
-    /// Bytes of one artifact at most.
-    pub max_bytes: u64,
-    /// Bytes of raw output that make a segment.
+    /// Most bytes of one artifact.
+    pub artifact_max_bytes: u64,
+    /// Bytes of raw output of a call after which a segment is stored.
     pub segment_bytes: usize,
-    /// Milliseconds after which a smaller segment is stored all the same.
+    /// Milliseconds after which what there is of a segment is stored.
     pub segment_millis: u64,
+    /// Bytes of raw output, of all calls, that may wait to be stored.
+    pub archive_buffer_bytes: usize,
 }
 
 impl Default for Config {
@@ -26,9 +29,10 @@ impl Default for Config {
         Self {
             common: Common::for_service("artifact"),
             pool_size: 6,
-            max_bytes: 1 << 30,
+            artifact_max_bytes: 1 << 30,
             segment_bytes: 1 << 20,
-            segment_millis: 1000,
+            segment_millis: 2000,
+            archive_buffer_bytes: 32 << 20,
         }
     }
 }
@@ -40,15 +44,7 @@ impl AsRef<Common> for Config {
 }
 
 impl Config {
-    /// What no single key can say by itself.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        if self.common.internal_token.is_empty() {
-            return Err(ConfigError::Invalid {
-                key: "internal_token".into(),
-                origin: "the configuration of artifact".into(),
-                message: "missing: without it anybody who reaches the port could read and write content".into(),
-            });
-        }
-        Ok(())
+    pub(crate) fn segment_age(&self) -> Duration {
+        Duration::from_millis(self.segment_millis.max(10))
     }
 }

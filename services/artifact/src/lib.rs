@@ -1,35 +1,47 @@
-//! Keeps content: artifacts by the hash of their bytes, and every line that an activity wrote.
+//! Keeps what is large: the artifacts of runs by the hash of their content, and the raw output of their activities.
 //!
-//! Content goes over this service's internal HTTP, streamed, never through NATS. What an artifact is called and which versions
-//! it has is in the log; the bytes are here, once for each content, whoever stored it.
+//! It speaks HTTP to the other services only. Content never goes through the bus, and no run is changed here: whoever
+//! stores an artifact commits the reference that it gets back.
 //!
 //! | to change | open |
 //! | --- | --- |
-//! | the HTTP calls of the other services | `api.rs` |
-//! | where and how content is kept | `blobs.rs` |
-//! | how raw output is archived and read again | `archive.rs`, `segments.rs` |
+//! | where content is kept | `store.rs` |
+//! | how artifacts come in and out | `content.rs`, `names.rs` |
+//! | how raw output is kept | `archive.rs`, `segment.rs` |
+//! | how raw output is read back | `signals.rs` |
+//! | who may ask | `auth.rs` |
 
-mod api;
 mod archive;
-mod blobs;
+mod auth;
 mod config;
-mod segments;
+mod content;
+mod names;
+mod problem;
+mod segment;
+mod signals;
+pub mod store;
 
-use std::sync::Arc;
-
-use bus::{Bus, BusError, BusOptions, BusState, ConsumeOptions, InvalidNamespace, Namespace};
+use axum::{Router, routing};
+use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
 use engine::{Engine, EngineError, EngineOptions};
 use kernel::Role;
-use service::{ConfigError, Ctx, Health, ServeError};
+use service::{ConfigError, Ctx, Health, ServeError, Tracer};
 
 pub use config::Config;
+
+use archive::Keeper;
+use auth::Gate;
+use store::{OpenError, Store};
 
 /// Why the artifact service could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration can't work.
+    /// The configuration can't be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The object store can't be used.
+    #[error(transparent)]
+    Store(#[from] OpenError),
     /// The namespace is none.
     #[error(transparent)]
     Namespace(#[from] InvalidNamespace),
@@ -39,57 +51,78 @@ pub enum Error {
     /// A store does not do what it should.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The object store can't be used.
-    #[error(transparent)]
-    Blobs(#[from] blobs::BlobError),
     /// The address can't be listened on.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
-/// Runs an artifact service until it is told to stop.
+/// What requests are answered with. Cheap to clone.
+#[derive(Clone)]
+struct App {
+    engine: Engine,
+    store: Store,
+    tracer: Tracer,
+    max_bytes: u64,
+}
+
+/// Runs the artifact service until it is told to stop.
 ///
 /// # Errors
 /// When it can't start. Once started, it outlives whatever its stores do.
 pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = &ctx.config;
-    config.check()?;
-    let common = &config.common;
-    let namespace = Namespace::new(common.namespace.clone())?;
-    let bus = Bus::connect(BusOptions { namespace, ..BusOptions::new(common.nats_url.expose(), "artifact") }).await?;
-    let engine = Engine::start(
-        EngineOptions {
-            namespace: common.namespace.clone(),
-            schema: common.schema.clone(),
-            pool_size: config.pool_size,
-            ..EngineOptions::new(Role::Artifact, common.database_url.expose(), common.redis_url.expose())
-        },
-        bus.clone(),
-    )
-    .await?;
-    let blobs = blobs::Blobs::open(&common.artifacts_url, config.max_bytes)?;
-    watch(&ctx.health, &bus, &engine);
+    let gate = Gate::new(&config.common.internal_token, config.common.listen)?;
+    let store = Store::open(&config.common.artifacts_url)?;
+    let bus = connect(config).await?;
+    let engine = Engine::start(engine_options(config), bus.clone()).await?;
+    watch(&ctx.health, &bus, &engine, &store);
+    let (tracer, max_bytes) = (ctx.tracer.clone(), config.artifact_max_bytes);
+    let app = App { engine: engine.clone(), store: store.clone(), tracer: tracer.clone(), max_bytes };
+    ctx.serve(config.common.listen, router(app, gate)).await?;
 
-    let api = api::Api::new(&engine, blobs.clone(), ctx.tracer.clone(), common.internal_token.clone());
-    ctx.serve(common.listen, api::router(api)).await?;
-
-    let archive = Arc::new(archive::Archive::start(&engine, blobs, ctx.tracer.clone(), config));
-    let options = ConsumeOptions { concurrency: archive::FRAMES_HELD, ..ConsumeOptions::default() };
-    let keeping = Arc::clone(&archive);
-    let handler = move |delivery| {
-        let archive = Arc::clone(&keeping);
-        async move { archive.keep(delivery).await }
-    };
-    let consuming = bus.consume("artifact", options, handler, ctx.shutdown.stopping())?;
-    ctx.shutdown.stopping().cancelled().await;
-    archive.flush();
+    match store.clean_up().await {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(removed, "removed uploads that a crash had left behind"),
+        Err(error) => tracing::warn!(%error, "could not look for uploads that a crash left behind"),
+    }
+    let keeper = Keeper { store, segments: engine.segments(), tracer };
+    let (consuming, archive) = archive::start(&bus, keeper, config, ctx.shutdown.stopping())?;
     consuming.join().await;
+    // Nobody sends any more: what waited is stored or given back.
+    if let Err(error) = archive.await {
+        tracing::error!(%error, "the archive ended badly");
+    }
     engine.drain().await;
     bus.drain().await?;
     Ok(())
 }
 
-fn watch(health: &Health, bus: &Bus, engine: &Engine) {
+fn router(app: App, gate: Gate) -> Router {
+    Router::new()
+        .route("/internal/artifacts", routing::put(content::put))
+        .route("/internal/artifacts/{id}", routing::get(content::get))
+        .route("/internal/signals/{call_id}", routing::get(signals::get))
+        .layer(axum::middleware::from_fn_with_state(gate, auth::check))
+        .with_state(app)
+}
+
+async fn connect(config: &Config) -> Result<Bus, Error> {
+    let namespace = Namespace::new(config.common.namespace.clone())?;
+    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "artifact") };
+    Ok(Bus::connect(options).await?)
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let common = &config.common;
+    EngineOptions {
+        namespace: common.namespace.clone(),
+        schema: common.schema.clone(),
+        pool_size: config.pool_size.max(2),
+        ..EngineOptions::new(Role::Artifact, common.database_url.expose(), common.redis_url.expose())
+    }
+}
+
+fn watch(health: &Health, bus: &Bus, engine: &Engine, store: &Store) {
     let bus = bus.clone();
     health.check("nats", move || {
         let state = bus.state();
@@ -98,6 +131,17 @@ fn watch(health: &Health, bus: &Bus, engine: &Engine) {
     let engine = engine.clone();
     health.check("stores", move || {
         let engine = engine.clone();
-        async move { engine.ping().await.map_err(|error| error.to_string()) }
+        async move { engine.ping().await.map_err(|error| describe(&error)) }
     });
+    let store = store.clone();
+    health.check("objects", move || {
+        let store = store.clone();
+        async move { store.ping().await.map_err(|error| describe(&error)) }
+    });
+}
+
+/// An error with what is behind it, in one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}")
 }

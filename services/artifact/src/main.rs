@@ -1,7 +1,5 @@
-//! The artifact service.
+//! The artifact service, as a process.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     service::main("artifact", artifact::run)
 }

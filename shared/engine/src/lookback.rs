@@ -45,10 +45,9 @@ pub(crate) async fn meet_earlier(
         let after = state.consumed.get(&pattern.resource_key()).copied().unwrap_or(0);
         let since = state.created_at;
         let earlier = externals::lookback(transaction, &tenant, &pattern.resource_key(), after, since, window).await?;
-        for candidate in earlier {
-            if !pattern.matches_type(&candidate.external.event_type) || !passes(pattern, &candidate.event) {
-                continue;
-            }
+        // A filter that does not compile was refused at the turn; here it means nothing, rather than everything.
+        let Ok(filter) = pattern.filter.as_deref().map(Filter::compile).transpose() else { continue };
+        if let Some(candidate) = earlier.into_iter().find(|each| is_meant(pattern, filter.as_ref(), each)) {
             let text = serde_json::to_string_pretty(&candidate.event).unwrap_or_default();
             let source = format!("event:{}/{}", candidate.external.source, candidate.external.id);
             let deliver = DeliverExternal {
@@ -58,18 +57,15 @@ pub(crate) async fn meet_earlier(
                 block: Block::new(text, Trust::Untrusted, source),
             };
             continue_with(pending, deliver);
-            break;
         }
     }
     Ok(())
 }
 
-/// A filter that does not compile was refused at the door; one that fails on an event does not match it.
-fn passes(pattern: &ExternalPattern, event: &serde_json::Value) -> bool {
-    pattern
-        .filter
-        .as_ref()
-        .is_none_or(|filter| Filter::compile(filter).and_then(|filter| filter.matches(event)).unwrap_or(false))
+/// Whether an earlier event is meant. One on which the filter makes no sense is not.
+fn is_meant(pattern: &ExternalPattern, filter: Option<&Filter>, candidate: &externals::Candidate) -> bool {
+    pattern.matches_type(&candidate.external.event_type)
+        && filter.is_none_or(|filter| filter.matches(&candidate.event).unwrap_or(false))
 }
 
 fn continue_with(pending: &mut Pending, deliver: DeliverExternal) {

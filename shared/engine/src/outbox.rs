@@ -151,11 +151,7 @@ async fn publish(
     }
 }
 
-fn settle(
-    results: &[Result<bus::Ack, bus::BusError>],
-    outbox: Option<i64>,
-    report: &mpsc::UnboundedSender<Settled>,
-) {
+fn settle(results: &[Result<bus::Ack, bus::BusError>], outbox: Option<i64>, report: &mpsc::UnboundedSender<Settled>) {
     let failure = results.iter().find_map(|result| result.as_ref().err());
     if let Some(error) = failure {
         metrics::counter!("engine_publish_failures_total").increment(1);

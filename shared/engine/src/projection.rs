@@ -162,7 +162,12 @@ impl Side {
             EventData::ToolStarted(started) => self.add_call(after, started.call_id, at),
             EventData::ToolInDoubt(doubt) => self.add_call(after, doubt.call_id, at),
             EventData::ToolReconciled(reconciled) => self.end_call(before, run_id, reconciled.call_id),
-            EventData::ToolCompleted(done) => self.end_call(before, run_id, done.call_id),
+            EventData::ToolCompleted(done) => {
+                self.end_call(before, run_id, done.call_id);
+                if let Some(artifact) = &done.result.artifact {
+                    self.add_artifact(after, artifact, at);
+                }
+            }
             EventData::ToolFailed(failed) => self.end_call(before, run_id, failed.call_id),
             EventData::ToolCancelled(cancelled) => self.end_call(before, run_id, cancelled.call_id),
             EventData::ApprovalRequested(requested) => self.add_approval(after, requested, at),

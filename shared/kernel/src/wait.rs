@@ -139,6 +139,12 @@ pub struct Leaf {
     pub met_by: Option<Seq>,
 }
 
+impl Leaf {
+    fn has_long_key(&self) -> bool {
+        matches!(&self.condition, Condition::External(on) if on.source.len() + on.subject.len() >= WaitExpr::MAX_KEY)
+    }
+}
+
 impl From<Condition> for WaitExpr {
     fn from(condition: Condition) -> Self {
         Self::On(Leaf { condition, met_by: None })
@@ -150,6 +156,8 @@ impl WaitExpr {
     pub const MAX_DEPTH: usize = 8;
     /// Most conditions that a wait may have.
     pub const MAX_LEAVES: usize = 256;
+    /// Most bytes of a resource key: what Postgres can index.
+    pub const MAX_KEY: usize = 1024;
 
     /// Whether it holds. An empty `any` never does, an empty `all` always would: both are refused at the door.
     #[must_use]
@@ -223,6 +231,8 @@ impl WaitExpr {
             Some(format!("a wait may have {} conditions at most", Self::MAX_LEAVES))
         } else if self.has_empty() {
             Some("`any` and `all` need at least one condition".to_owned())
+        } else if self.leaves().iter().any(|leaf| leaf.has_long_key()) {
+            Some(format!("`source` and `subject` may have {} bytes together", Self::MAX_KEY))
         } else {
             None
         }

@@ -1,0 +1,147 @@
+//! Artifact services over real parts, and a run to store for.
+
+use std::time::{Duration, Instant};
+
+use engine::{Engine, testing::TestStack};
+use kernel::{
+    Block, Cause, Command, Role, RunId, TenantId, Trust,
+    budget::Usage,
+    call::ArtifactRef,
+    command::{CreateRun, TurnOutcome},
+    event::RunCreated,
+    slice::Manifest,
+};
+use reqwest::{Client, RequestBuilder};
+use service::Running;
+
+pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const TOKEN: &str = "the services' own";
+
+pub struct World {
+    pub stack: TestStack,
+    pub folder: tempfile::TempDir,
+    ingress: Engine,
+    planner: Engine,
+}
+
+/// A service that runs. Dropping it is a crash.
+pub struct Service {
+    pub running: Running,
+    base: String,
+    client: Client,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let stack = TestStack::new().await.unwrap();
+        let ingress = stack.engine(Role::Ingress).await.unwrap();
+        let planner = stack.engine(Role::Planner).await.unwrap();
+        Self { stack, folder: tempfile::tempdir().unwrap(), ingress, planner }
+    }
+
+    pub async fn service(&self) -> Service {
+        self.service_with(|_| {}).await
+    }
+
+    pub async fn service_with(&self, change: impl FnOnce(&mut artifact::Config)) -> Service {
+        let mut config = artifact::Config { segment_millis: 100, ..artifact::Config::default() };
+        config.common.nats_url = bus::testing::url().into();
+        config.common.database_url = engine::testing::database_url().into();
+        config.common.redis_url = engine::testing::redis_url().into();
+        config.common.namespace = self.stack.namespace().to_owned();
+        config.common.schema = self.stack.schema().to_owned();
+        config.common.listen = "127.0.0.1:0".parse().unwrap();
+        config.common.log = "warn".into();
+        config.common.artifacts_url = self.folder.path().to_str().unwrap().to_owned();
+        config.common.internal_token = TOKEN.into();
+        change(&mut config);
+        let mut running = service::spawn("artifact", config, artifact::run).unwrap();
+        let base = format!("http://{}", running.listening().await.unwrap());
+        Service { running, base, client: Client::builder().no_proxy().build().unwrap() }
+    }
+
+    pub async fn run(&self) -> RunId {
+        let run = RunId::mint();
+        let text = Block::new("Write it.", Trust::Operator, "operator:ann");
+        let created = RunCreated {
+            tenant: TenantId::default(),
+            agent: "writer".into(),
+            agent_digest: "0".into(),
+            objective: text.clone(),
+            input: text,
+            acceptance: Vec::new(),
+            limits: Default::default(),
+            conversation_id: None,
+            metadata: Default::default(),
+            parallel_wake: Default::default(),
+            debounce: Default::default(),
+            sampled: false,
+            trigger: None,
+        };
+        let create = Command::Create(Box::new(CreateRun { created, hold: None }));
+        self.ingress.submit(run, create, "create", Cause::default()).await.unwrap();
+        run
+    }
+
+    /// Commits an artifact in the open turn, as the planner does, and waits for the next turn by a message.
+    pub async fn commit(&self, run: RunId, artifact: ArtifactRef) {
+        let state = self.ingress.load(run).await.unwrap().unwrap();
+        let outcome = TurnOutcome {
+            turn_id: state.turn.as_ref().expect("an open turn").turn_id,
+            based_on: state.seq,
+            model: "scripted:test".into(),
+            text: None,
+            calls: Vec::new(),
+            wait: None,
+            plan: None,
+            say: Vec::new(),
+            question: None,
+            artifacts: vec![artifact],
+            end: None,
+            usage: Usage::default(),
+            trust: Trust::Operator,
+            manifest: Manifest::default(),
+            finish_reason: None,
+            model_ms: 0,
+        };
+        let key = format!("turn/{}", outcome.turn_id);
+        let command = Command::CommitTurn(Box::new(outcome));
+        self.planner.submit(run, command, key, Cause::default()).await.unwrap();
+    }
+
+    pub async fn close(self) {
+        self.stack.close().await.unwrap();
+    }
+}
+
+impl Service {
+    pub fn get(&self, path: &str) -> RequestBuilder {
+        self.client.get(format!("{}{path}", self.base)).bearer_auth(TOKEN)
+    }
+
+    pub fn put(&self, run: RunId, name: &str) -> RequestBuilder {
+        let run = run.to_string();
+        let query = [
+            ("tenant", "default"),
+            ("run_id", &run),
+            ("name", name),
+            ("media_type", "text/plain"),
+            ("trust", "trusted"),
+        ];
+        let url = reqwest::Url::parse_with_params(&format!("{}/internal/artifacts", self.base), query).unwrap();
+        self.client.put(url).bearer_auth(TOKEN)
+    }
+
+    pub async fn stop(self) {
+        self.running.stop().await.unwrap();
+    }
+}
+
+/// Looks again and again until it holds.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < DEADLINE, "no {what} within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
