@@ -85,12 +85,12 @@ impl Tool {
         let probe = spec.probe.as_ref().and_then(|probe| {
             let http = with_env(&probe.http, env);
             let http =
-                http.inspect_err(|error| tracing::error!(tool = spec.name, %error, "a probe can't be used")).ok()?;
+                http.inspect_err(|error| tracing::warn!(tool = spec.name, %error, "a probe can't be used")).ok()?;
             Some(Probe { http, done: probe.done.clone() })
         });
         let validator = jsonschema::validator_for(&spec.input).map_err(|error| error.to_string());
         for error in [means.as_ref().err(), validator.as_ref().err()].into_iter().flatten() {
-            tracing::error!(tool = spec.name, error, "a tool can't be used");
+            tracing::warn!(tool = spec.name, error, "a tool can't be used");
         }
         Self { spec, digest, means, probe, validator }
     }
