@@ -295,6 +295,7 @@ impl Turns {
             system: open.slice.system.clone(),
             user,
             tools: open.toolbox.declarations(),
+            tool_tokens: open.toolbox.tokens(),
             max_output_tokens: self.limits.output_tokens,
             run_id: open.state.run_id,
             turn: open.number,

@@ -33,6 +33,8 @@ pub struct Prompt {
     pub user: String,
     /// What may be called.
     pub tools: Arc<[ToolDecl]>,
+    /// About how many tokens their declarations take.
+    pub tool_tokens: u64,
     /// Most tokens of the answer.
     pub max_output_tokens: u64,
     /// The run that asks.

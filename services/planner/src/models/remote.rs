@@ -248,7 +248,7 @@ fn estimate(prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Usage {
     });
     Usage {
         model_calls: 1,
-        input_tokens: tokens::count(&prompt.system) + tokens::count(&prompt.user),
+        input_tokens: tokens::count(&prompt.system) + tokens::count(&prompt.user) + prompt.tool_tokens,
         output_tokens: tokens::count(text) + written.sum::<u64>(),
         ..Usage::default()
     }

@@ -185,14 +185,12 @@ fn usage_of(step: &Step, prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Us
     if let Some(said) = step.usage {
         return Usage { input_tokens: said.input, cached_tokens: said.cached, output_tokens: said.output, ..usage };
     }
-    let tools =
-        prompt.tools.iter().map(|tool| tokens::count(&tool.description) + tokens::count(&tool.schema.to_string()));
     let written = calls.iter().map(|call| match &call.arguments {
         Arguments::Json(value) => tokens::count(&value.to_string()),
         Arguments::Malformed(raw) => tokens::count(raw),
     });
     Usage {
-        input_tokens: tokens::count(&prompt.system) + tokens::count(&prompt.user) + tools.sum::<u64>(),
+        input_tokens: tokens::count(&prompt.system) + tokens::count(&prompt.user) + prompt.tool_tokens,
         output_tokens: tokens::count(text) + written.sum::<u64>(),
         ..usage
     }

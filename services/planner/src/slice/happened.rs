@@ -9,6 +9,8 @@ use super::{Part, View, standing::ago, tokens};
 
 /// Shorter forms that a fact is cut to when room is short, in bytes; the last resort is its title alone.
 const FACT_FORMS: [usize; 4] = [4096, 1024, 256, 0];
+/// Most entries of history shown: the last few turns. What must outlive them belongs into the plan.
+const MAX_ENTRIES: usize = 16;
 
 /// History (none if there is none) and news, within `room` tokens; history within `history_room` at the least.
 pub(super) fn parts(view: &View<'_>, room: u64, history_room: u64) -> (Option<Part>, Part) {
@@ -98,7 +100,7 @@ fn history(view: &View<'_>, room: u64) -> Option<Part> {
     let entries = &view.input.state.history;
     let mut left = room.saturating_sub(40);
     let mut shown: Vec<(&Entry, String)> = Vec::new();
-    for entry in entries.iter().rev() {
+    for entry in entries.iter().rev().take(MAX_ENTRIES) {
         let when = ago(entry.at, view.input.now);
         let text = format!("[{}] {when}\n{}", entry.seq, view.boundary.block(&entry.title, &entry.block));
         if tokens::count(&text) > left {
@@ -113,6 +115,6 @@ fn history(view: &View<'_>, room: u64) -> Option<Part> {
     let mut part = Part::new("history", "What went before, in excerpts", body, trust);
     part.seqs = shown.iter().map(|(entry, _)| entry.seq).collect();
     let cut = entries.len() - shown.len();
-    part.cut = (cut > 0).then(|| format!("{cut} older entries not shown: no room"));
+    part.cut = (cut > 0).then(|| format!("{cut} older entries not shown"));
     (!shown.is_empty()).then_some(part)
 }

@@ -131,6 +131,7 @@ fn prompt() -> Prompt {
         system: "Rules.".to_owned(),
         user: "What next?".to_owned(),
         tools: [tool("file_read"), tool("say")].into(),
+        tool_tokens: 60,
         max_output_tokens: 500,
         run_id: RunId::mint(),
         turn: 1,

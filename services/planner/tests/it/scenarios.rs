@@ -6,6 +6,7 @@ use kernel::{
     command::{ConcludeCall, DecideApproval, FireTimer},
     units::Duration,
 };
+use planner::models::scripted::scenario::Scenario;
 use serde_json::json;
 
 use crate::sim::{Sim, agent, operator, outside, repository};
@@ -189,4 +190,18 @@ async fn the_load_test_loops_five_times_and_asks() {
     sim.turn().await;
     assert_eq!(sim.state.status(), Status::Completed);
     assert_eq!(sim.state.spent.turns, 7);
+}
+
+#[test]
+fn every_shipped_scenario_can_be_read() {
+    let folder = repository().join("infra/agents/scenarios");
+    let mut names = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let yaml = std::fs::read_to_string(&path).unwrap();
+        Scenario::parse(&name, &yaml).unwrap_or_else(|error| panic!("{error}"));
+        names.push(name);
+    }
+    assert!(names.iter().any(|name| name == "ci-keeper"), "{names:?}");
 }

@@ -114,6 +114,7 @@ impl Sim {
             system: slice.system.clone(),
             user: slice.user.clone(),
             tools: self.toolbox.declarations(),
+            tool_tokens: self.toolbox.tokens(),
             max_output_tokens: 4096,
             run_id: self.state.run_id,
             turn: turn.number,
