@@ -71,8 +71,6 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let notifying =
         bus.consume("approval", options, move |delivery| notifier.clone().notify(delivery), stop.clone())?;
     let expiry = expiry::Expiry::new(&engine, ctx.tracer.clone(), config.expiry_seconds);
-    // Only what the server knows of can be asked.
-    bus.flush().await?;
     ctx.serve(config.common.listen, axum::Router::new()).await?;
 
     expiry.run(stop).await;

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_nats::jetstream;
+use futures::StreamExt as _;
 use tokio::sync::{Mutex, watch};
 
 use crate::error::{BusError, Source};
@@ -169,6 +170,18 @@ impl Bus {
             .await
             .map_err(|elapsed| BusError::Flush { source: elapsed.into() })?
             .map_err(|error| BusError::Flush { source: error.into() })
+    }
+
+    /// Waits until the server has seen everything written so far: what was subscribed to is in force then, also for messages
+    /// that come over other connections.
+    pub async fn round_trip(&self) -> Result<(), BusError> {
+        let failed = |source| BusError::Flush { source };
+        // The end of a subscription is told by the server's answer to a ping behind it.
+        let inbox = self.inner.client.new_inbox();
+        let mut subscriber = self.inner.client.subscribe(inbox).await.map_err(|error| failed(error.into()))?;
+        subscriber.drain().await.map_err(|error| failed(error.into()))?;
+        let ended = async { while subscriber.next().await.is_some() {} };
+        tokio::time::timeout(FLUSH_TIMEOUT, ended).await.map_err(|elapsed| failed(elapsed.into()))
     }
 
     /// Flushes, ends every subscription and closes the connection for good. Stop the consumers first.

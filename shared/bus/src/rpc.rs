@@ -223,6 +223,10 @@ impl Bus {
             .await
             .map_err(failed)?;
         let endpoint = service.endpoint(self.namespace().subject(&subject)).await.map_err(failed)?;
+        // Whoever is told that this service is there may ask at once. Without a connection, the next one subscribes again.
+        if let Err(error) = self.round_trip().await {
+            tracing::debug!(subject, %error, "an endpoint is not in force yet");
+        }
         Ok((service, endpoint))
     }
 }
