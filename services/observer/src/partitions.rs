@@ -34,11 +34,23 @@ impl Held {
         self.set().clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<u8>)) -> usize {
-        let mut set = self.set();
-        change(&mut set);
-        meter::partitions(set.len());
-        set.len()
+    /// Adds one, and says how many there are now.
+    fn add(&self, number: u8) -> usize {
+        let mut held = self.set();
+        held.insert(number);
+        meter::partitions(held.len());
+        held.len()
+    }
+
+    fn remove(&self, number: u8) {
+        let mut held = self.set();
+        held.remove(&number);
+        meter::partitions(held.len());
+    }
+
+    fn clear(&self) {
+        self.set().clear();
+        meter::partitions(0);
     }
 
     fn set(&self) -> std::sync::MutexGuard<'_, BTreeSet<u8>> {
@@ -72,12 +84,12 @@ impl Partitions {
                 () = stop.cancelled() => break,
                 Some(done) = self.reading.join_next() => {
                     match done {
-                        Ok(number) => drop(self.held.change(|held| drop(held.remove(&number)))),
+                        Ok(number) => self.held.remove(number),
                         // A panic took its number along: all are looked at again.
                         Err(error) => {
                             tracing::error!(%error, "the reader of a partition ended badly");
                             self.reading.shutdown().await;
-                            self.held.change(BTreeSet::clear);
+                            self.held.clear();
                         }
                     }
                 }
@@ -85,7 +97,7 @@ impl Partitions {
             }
         }
         while self.reading.join_next().await.is_some() {}
-        self.held.change(BTreeSet::clear);
+        self.held.clear();
     }
 
     /// Takes a free partition, if there is one, and says when to look again.
@@ -109,7 +121,7 @@ impl Partitions {
         };
         match leases.acquire(&lease_name(free), &self.holder, self.lease).await {
             Ok(Some(lease)) => {
-                let held = self.held.change(|held| drop(held.insert(free)));
+                let held = self.held.add(free);
                 self.reading.spawn(read(free, self.means.clone(), lease, stop.clone()));
                 SPREAD * u32::try_from(held).unwrap_or(u32::MAX)
             }

@@ -1,5 +1,7 @@
 //! The observer on real parts.
 
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
 mod common;
 mod conclusions;
 mod crashes;
