@@ -58,6 +58,8 @@ impl Engine {
     /// # Errors
     /// When an address is malformed or a store does not answer.
     pub async fn start(options: EngineOptions, bus: Bus) -> Result<Self, EngineError> {
+        #[cfg(feature = "failpoints")]
+        arm_failpoints();
         let pool = connect(&options.database_url, &options.schema, options.pool_size).await?;
         let redis = connect_redis(&options.redis_url).await?;
         let keys = RedisKeys::new(&options.namespace);
@@ -221,6 +223,13 @@ impl Engine {
     fn pool(&self) -> &PgPool {
         &self.inner.loader.pool
     }
+}
+
+/// Lets `FAILPOINTS` say where this process is to stumble, for as long as it lives.
+#[cfg(feature = "failpoints")]
+fn arm_failpoints() {
+    static ARMED: std::sync::Once = std::sync::Once::new();
+    ARMED.call_once(|| std::mem::forget(fail::FailScenario::setup()));
 }
 
 /// A pool whose connections look in `schema` and plan once.
