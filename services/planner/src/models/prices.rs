@@ -85,10 +85,14 @@ impl Prices {
     /// By its exact name, or by its name without a date at the end.
     fn find(&self, provider: &str, model: &str) -> Option<&Price> {
         let models = &self.providers.get(provider)?.models;
+        let is_date = |rest: &str| {
+            // A year at least: `-5` may be the next version.
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            digits >= 4 && rest.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+        };
         let dated = |name: &str| {
-            model.strip_prefix(name).and_then(|rest| rest.strip_prefix(['-', '@'])).is_some_and(|rest| {
-                rest == "latest" || (!rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
-            })
+            let rest = model.strip_prefix(name).and_then(|rest| rest.strip_prefix(['-', '@']));
+            rest.is_some_and(|rest| rest == "latest" || is_date(rest))
         };
         models.get(model).or_else(|| models.iter().rev().find(|(name, _)| dated(name)).map(|(_, price)| price))
     }
@@ -123,6 +127,7 @@ mod tests {
         assert_eq!(prices.cost("x", "m", &usage), Some(600 * 2 + 200 + 1000));
         assert_eq!(prices.cost("x", "m-2025-08-06", &usage), prices.cost("x", "m", &usage));
         assert_eq!(prices.cost("x", "m-mini", &usage), Some(1100));
+        assert_eq!(prices.cost("x", "m-2", &usage), None, "another version, not a date");
         assert_eq!(prices.cost("x", "m-audio", &usage), None, "another model, not a date");
         assert_eq!(prices.cost("y", "m", &usage), None);
         assert_eq!(prices.cost("ollama", "anything", &usage), Some(0));
