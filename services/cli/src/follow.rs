@@ -141,3 +141,82 @@ impl Follow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::{
+        Router,
+        extract::State,
+        http::{HeaderMap, StatusCode},
+        response::{IntoResponse, Response},
+        routing::get,
+    };
+
+    use super::*;
+    use crate::args::Door;
+
+    /// What the server was asked to go on from, call by call.
+    type Asked = Arc<Mutex<Vec<String>>>;
+
+    fn event(seq: u64, event_type: &str) -> String {
+        let data =
+            serde_json::json!({"seq": seq, "type": event_type, "version": 1, "at": "2026-01-31T12:00:00Z", "data": {}});
+        format!("id: {seq}\nevent: {event_type}\ndata: {data}\n\n")
+    }
+
+    /// Breaks off in the middle of an event, repeats one, and says that there is nothing more.
+    async fn stream(State(asked): State<Asked>, headers: HeaderMap) -> Response {
+        let last = headers["last-event-id"].to_str().unwrap().to_owned();
+        let call = {
+            let mut asked = asked.lock().unwrap();
+            asked.push(last);
+            asked.len()
+        };
+        let body = match call {
+            1 => {
+                let delta = "event: delta\ndata: {\"text\": \"Hel\"}\n\n";
+                format!(
+                    "retry: 10\nevent: snapshot\ndata: {{}}\n\n{}{delta}{}data: {{\"se",
+                    event(1, "run.created"),
+                    event(2, "a.b")
+                )
+            }
+            2 => format!("{}: heartbeat\n\n{}", event(2, "a.b"), event(3, "run.completed")),
+            _ => return StatusCode::NO_CONTENT.into_response(),
+        };
+        ([("content-type", "text/event-stream")], body).into_response()
+    }
+
+    async fn api(asked: &Asked) -> Api {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().route("/v1/runs/r/stream", get(stream)).with_state(Arc::clone(asked));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Api::new(&Door { url, token: String::new() }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_broken_stream_goes_on_without_gap_or_repeat() {
+        let asked = Asked::default();
+        let mut follow = Follow::new(&api(&asked).await, "r", 0);
+        let mut told = Vec::new();
+        loop {
+            match follow.next().await.unwrap() {
+                News::Event(event) => told.push(event.seq.to_string()),
+                News::Delta(text) => told.push(text),
+                News::Connected | News::Broken(_) => {}
+                News::Ended => break,
+            }
+        }
+        assert_eq!(told, ["1", "Hel", "2", "3"]);
+        assert_eq!(*asked.lock().unwrap(), ["0", "2", "3"]);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_final() {
+        let mut follow = Follow::new(&api(&Asked::default()).await, "other", 0);
+        assert!(matches!(follow.next().await, Err(CliError::Usage { .. })));
+    }
+}

@@ -84,16 +84,14 @@ impl Timers {
         let mut pauses = retry::exponential(PAUSE.0, PAUSE.1);
         let mut fired = JoinSet::new();
         while !stop.is_cancelled() {
-            match self.claim(&mut fired).await {
+            let looked = match self.claim(&mut fired).await {
                 // There may be more.
-                Ok(true) => pauses.reset(),
-                Ok(false) => {
-                    let waited = self.wait(&mut bells, &stop).await;
-                    match waited {
-                        Ok(()) => pauses.reset(),
-                        Err(error) => pause(&error, pauses.next(), &stop).await,
-                    }
-                }
+                Ok(true) => Ok(()),
+                Ok(false) => self.wait(&mut bells, &stop).await,
+                Err(error) => Err(error),
+            };
+            match looked {
+                Ok(()) => pauses.reset(),
                 Err(error) => pause(&error, pauses.next(), &stop).await,
             }
             while fired.try_join_next().is_some() {}
@@ -121,17 +119,19 @@ impl Timers {
 
     /// Waits until something is due, as far as that is known.
     async fn wait(&self, bells: &mut Bells, stop: &CancellationToken) -> Result<(), engine::EngineError> {
-        let now = Timestamp::now();
-        let look_again = now.checked_add(LOOK_EVERY).unwrap_or(Timestamp::MAX);
-        let next = self.timers.next_due().await?.map_or(look_again, |next| next.min(look_again));
-        let sleep = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default();
-        if sleep.is_zero() {
-            return Ok(());
-        }
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(sleep) => {}
-            () = bells.earlier_than(next) => {}
+        while !stop.is_cancelled() {
+            let due = self.timers.next_due().await?.unwrap_or(Timestamp::MAX);
+            let now = Timestamp::now();
+            if due <= now {
+                return Ok(());
+            }
+            let next = due.min(now.checked_add(LOOK_EVERY).unwrap_or(Timestamp::MAX));
+            let sleep = Duration::try_from(next.duration_since(now)).unwrap_or_default();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(sleep) => {}
+                () = bells.earlier_than(next) => {}
+            }
         }
         Ok(())
     }
