@@ -31,17 +31,14 @@ pub use config::Config;
 
 use archive::Keeper;
 use auth::Gate;
-use store::{OpenError, Store};
+use store::Store;
 
 /// Why the artifact service could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration can't be served.
-    #[error(transparent)]
+    #[error("{0}")]
     Config(#[from] ConfigError),
-    /// The object store can't be used.
-    #[error(transparent)]
-    Store(#[from] OpenError),
     /// The namespace is none.
     #[error(transparent)]
     Namespace(#[from] InvalidNamespace),
@@ -72,7 +69,7 @@ struct App {
 pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = &ctx.config;
     let gate = Gate::new(&config.common.internal_token, config.common.listen)?;
-    let store = Store::open(&config.common.artifacts_url)?;
+    let store = Store::open(&config.common.artifacts_url).map_err(|error| bad_address(&error))?;
     let bus = connect(config).await?;
     let engine = Engine::start(engine_options(config), bus.clone()).await?;
     watch(&ctx.health, &bus, &engine, &store);
@@ -138,6 +135,11 @@ fn watch(health: &Health, bus: &Bus, engine: &Engine, store: &Store) {
         let store = store.clone();
         async move { store.ping().await.map_err(|error| describe(&error)) }
     });
+}
+
+fn bad_address(error: &store::OpenError) -> ConfigError {
+    let (key, origin) = ("artifacts_url".to_owned(), "the configuration".to_owned());
+    ConfigError::Invalid { key, origin, message: describe(error) }
 }
 
 /// An error with what is behind it, in one line.

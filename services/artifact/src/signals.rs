@@ -92,15 +92,11 @@ async fn lines(app: &App, call: CallId, wanted: &Wanted, line: u64) -> Result<Re
     let first = (line - 1).saturating_sub(context);
     let last = (line - 1).saturating_add(context);
     let all = 0..i64::MAX.unsigned_abs();
-    let mut segments = app.engine.segments().list(&wanted.tenant, call, all.start, all.end).await?;
-    // A segment may begin in the middle of a line: the one in which the line before began has all of it.
-    let begins = segments.iter().rposition(|segment| segment.from_line < first).unwrap_or(0);
-    segments.drain(..begins);
-    segments.retain(|segment| segment.from_line <= last);
-    let begin = segments.first().map_or(0, |segment| segment.from_offset);
-    let (parts, gaps) = plan(segments, &(begin..all.end));
+    let segments = app.engine.segments().list(&wanted.tenant, call, all.start, all.end).await?;
+    let (parts, gaps) = plan(segments, &all);
     let mut found = Excerpt::new(first, last);
-    for part in &parts {
+    // A line that is cut by the end of a segment counts to that segment as well.
+    for part in parts.iter().skip_while(|part| part.segment.to_line <= first) {
         let bytes = read(&app.store, part).await.map_err(|error| {
             tracing::error!(%error, %call, "a segment can't be read");
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "segment_unreadable", "a segment can't be read")

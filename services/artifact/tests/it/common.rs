@@ -7,7 +7,7 @@ use kernel::{
     Block, Cause, Command, Role, RunId, TenantId, Trust,
     budget::Usage,
     call::ArtifactRef,
-    command::{CreateRun, TurnOutcome},
+    command::{CreateRun, EndRequest, TurnOutcome},
     event::RunCreated,
     slice::Manifest,
 };
@@ -83,7 +83,7 @@ impl World {
         run
     }
 
-    /// Commits an artifact in the open turn, as the planner does, and waits for the next turn by a message.
+    /// Commits an artifact with the end of the run, as the planner does.
     pub async fn commit(&self, run: RunId, artifact: ArtifactRef) {
         let state = self.ingress.load(run).await.unwrap().unwrap();
         let outcome = TurnOutcome {
@@ -97,7 +97,7 @@ impl World {
             say: Vec::new(),
             question: None,
             artifacts: vec![artifact],
-            end: None,
+            end: Some(EndRequest::Complete(Block::new("Written.", Trust::Operator, "model:test"))),
             usage: Usage::default(),
             trust: Trust::Operator,
             manifest: Manifest::default(),
