@@ -44,6 +44,7 @@ pub struct Timeline {
     timers: HashMap<TimerId, Timestamp>,
     /// What happened last that may wake the run, in words.
     waker: Option<String>,
+    plan: Vec<PlanStep>,
 }
 
 /// What is remembered of a call.
@@ -72,6 +73,7 @@ impl Timeline {
             questions: HashMap::new(),
             timers: HashMap::new(),
             waker: None,
+            plan: Vec::new(),
         }
     }
 
@@ -135,7 +137,10 @@ impl Timeline {
                 }
                 Speaker::Agent => Line::new('❝', "says", Paint::Model).say(&message.block.text),
             }),
-            EventData::PlanUpdated(plan) => Some(plan_line(&plan.steps)),
+            EventData::PlanUpdated(plan) => {
+                let before = std::mem::replace(&mut self.plan, plan.steps.clone());
+                Some(plan_line(&before, &plan.steps))
+            }
             EventData::WaitRegistered(registered) => Some(self.waits(event, &registered.wait)),
             EventData::WaitExpired(_) => {
                 self.waker = Some("its own deadline".to_owned());
@@ -260,16 +265,20 @@ fn turn_line(turn: &TurnCompleted) -> Line {
     }
 }
 
-fn plan_line(steps: &[PlanStep]) -> Line {
-    let line = Line::new('☰', "plan", Paint::Model);
-    steps.iter().fold(line, |line, step| {
+/// The plan; of one that is told again, only the steps that went on.
+fn plan_line(before: &[PlanStep], steps: &[PlanStep]) -> Line {
+    let same = before.len() == steps.len() && before.iter().zip(steps).all(|(old, new)| old.title == new.title);
+    let moved = |place: usize, step: &PlanStep| !same || before.get(place).is_none_or(|old| old.status != step.status);
+    let done = steps.iter().filter(|step| step.status == StepStatus::Done).count();
+    let line = Line::new('☰', "plan", Paint::Model).say(format!("{done}/{}", steps.len()));
+    steps.iter().enumerate().filter(|(place, step)| moved(*place, step)).fold(line, |line, (_, step)| {
         let (mark, paint) = match step.status {
-            StepStatus::Pending => ('○', Paint::Dim),
+            StepStatus::Pending => ('○', Paint::Plain),
             StepStatus::InProgress => ('◐', Paint::Bold),
             StepStatus::Done => ('●', Paint::Good),
-            StepStatus::Dropped => ('×', Paint::Dim),
+            StepStatus::Dropped => ('×', Paint::Bad),
         };
-        line.painted(paint, format!("{mark} {}", step.title))
+        line.painted(paint, format!(" {mark} {}", step.title))
     })
 }
 
@@ -294,8 +303,12 @@ fn person(source: &str) -> String {
     source.strip_prefix("operator:").unwrap_or(source).to_owned()
 }
 
-/// The first lines of a text; empty ones are left out.
+/// The first lines of a text; empty ones are left out, and JSON is one line: of an event from outside, its data.
 fn quoted(text: &str) -> String {
+    if let Ok(json @ (serde_json::Value::Object(_) | serde_json::Value::Array(_))) = serde_json::from_str(text) {
+        let data = json.get("data").filter(|_| json.get("specversion").is_some());
+        return data.unwrap_or(&json).to_string();
+    }
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let shown = lines.iter().take(QUOTED).copied().collect::<Vec<_>>().join("\n");
     if lines.len() > QUOTED { format!("{shown}\n… {} lines more", lines.len() - QUOTED) } else { shown }

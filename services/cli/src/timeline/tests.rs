@@ -139,7 +139,7 @@ fn created(trigger: Option<ExternalRef>) -> RunCreated {
         agent: "ci-keeper".into(),
         agent_digest: "d".into(),
         objective: block("Get its pipeline green, then merge its pull request.", Trust::Operator),
-        input: block("{\"ref\": \"refs/heads/fix\"}", Trust::Untrusted),
+        input: block("{\"specversion\": \"1.0\",\n \"data\": {\"ref\": \"refs/heads/fix\"}}", Trust::Untrusted),
         acceptance: Vec::new(),
         limits: Default::default(),
         conversation_id: None,
@@ -170,6 +170,8 @@ fn main_job() -> Story {
     story.then(8_100, ToolFailed { call_id: CallId::derive(story.run, "build"), failure, exit: Some(exit) });
     story.wakes(8_100, 2, Some(WakeKind::TaskResult));
     story.turn(8_600, 2, 1_408, None);
+    let steps = vec![step("run the pipeline", StepStatus::InProgress), step("mend", StepStatus::Done)];
+    story.then(8_600, PlanUpdated { steps, revision: 2 });
     story.then(8_600, story.call("merge", "github.merge", serde_json::json!({"pull": 7})));
     let approval_id = ApprovalId::from_uuid(uuid::Uuid::from_u128(9));
     story.then(

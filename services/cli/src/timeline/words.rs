@@ -5,13 +5,14 @@ use jiff::{SignedDuration, Timestamp};
 /// A span of time: `12ms`, `7.6s`, `2m 03s`, `1h 02m`, `3d 4h`.
 pub fn span(span: SignedDuration) -> String {
     let millis = span.as_millis().max(0);
-    let seconds = millis / 1000;
-    match seconds {
-        0 => format!("{millis}ms"),
-        1..60 => format!("{}.{}s", seconds, millis % 1000 / 100),
-        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    // Rounded to what is shown, so that a second that lacks a millisecond is a second.
+    let (tenths, seconds, minutes) = ((millis + 50) / 100, (millis + 500) / 1000, (millis + 30_000) / 60_000);
+    match millis {
+        0..950 => format!("{millis}ms"),
+        950..59_950 => format!("{}.{}s", tenths / 10, tenths % 10),
+        59_950..3_599_500 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3_599_500..86_370_000 => format!("{}h {:02}m", minutes / 60, minutes % 60),
+        _ => format!("{}d {}h", (minutes + 30) / 1440, (minutes + 30) % 1440 / 60),
     }
 }
 
@@ -75,7 +76,10 @@ mod tests {
         for (millis, text) in [
             (-5, "0ms"),
             (12, "12ms"),
-            (7_650, "7.6s"),
+            (7_650, "7.7s"),
+            (2_980, "3.0s"),
+            (59_960, "1m 00s"),
+            (86_390_000, "1d 0h"),
             (123_000, "2m 03s"),
             (3_720_000, "1h 02m"),
             (273_600_000, "3d 4h"),
