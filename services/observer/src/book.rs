@@ -44,7 +44,7 @@ impl RuleBook {
                 digest = run.agent_digest,
                 tool,
                 problem,
-                "a rule of an agent can't be used"
+                "a rule of an agent is not used as it is written"
             );
         }
         let mut shelf = self.shelf();
