@@ -76,12 +76,19 @@ def _number(environ, name, default):
 
 def check_free(name, port):
     """Raise a Problem that names the port, its holder and the variable to change, if somebody listens there."""
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
+    if not is_free(port):
         by = holder(port)
         who = f" by {by}" if by else ""
-        raise Problem(f"Port {port}, meant for {name}, is in use{who}: stop that, or set {variable(name)}.") from None
+        raise Problem(f"Port {port}, meant for {name}, is in use{who}: stop that, or set {variable(name)}.")
+
+
+def is_free(port):
+    """Whether nobody listens on a port."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+        return True
+    except OSError:
+        return False
 
 
 def holder(port):

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from .credentials import Credentials, write_private
 from .problem import Problem, say
 from .servers import Nats, Postgres, Valkey
 from .services import START_ORDER, Service, environment
-from .settings import OWNER, SERVICES, Ports, variable
+from .settings import OWNER, SERVICES, Ports, is_free, variable
 
 # What a service is given to drain by itself, and a little more.
 _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
@@ -146,9 +147,13 @@ class Stack:
 
     def kill(self, name):
         """SIGKILL, with no chance to tidy up."""
-        process = self.services[name].process
-        process.send(signal.SIGKILL)
-        process.wait_gone(10)
+        service = self.services[name]
+        service.process.send(signal.SIGKILL)
+        service.process.wait_gone(10)
+        # The first thread of a killed process may be gone while others still hold its sockets.
+        deadline = time.monotonic() + 10
+        while not is_free(service.port) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def restart(self, name, env=None):
         """Stop a service unless it is dead, start it, wait until it is ready."""

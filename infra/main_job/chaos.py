@@ -5,6 +5,8 @@ import time
 
 from local import say
 
+from .api import Refused
+
 # Long enough for the play to see that the moment has come, short enough not to bore.
 _MOMENT = 4000
 
@@ -18,7 +20,7 @@ class NoChaos:
     def before_approval(self, api, run, approval):
         """The person is about to decide."""
 
-    def approve(self, api, path, body):
+    def approve(self, api, run, path, body):
         """The person decides."""
         api.post(path, body)
 
@@ -45,17 +47,14 @@ class Chaos(NoChaos):
         # This instance stops for a moment between its commit and its publishing.
         self._stack.restart("approval", env={"FAILPOINTS": f"engine.after_commit=1*sleep({_MOMENT})"})
 
-    def approve(self, api, path, body):
+    def approve(self, api, run, path, body):
         def decide():
             try:
                 api.post(path, body)
-            except OSError:
-                pass  # The one that would have answered is dead by then.
-            except Exception as error:  # noqa: BLE001  whatever the API makes of it, the log decides
-                say(f"  (the answer to the decision was: {error})")
+            except (OSError, Refused):
+                pass  # The one that would have answered is dead by then; the log has the decision.
 
         threading.Thread(target=decide, daemon=True).start()
-        run = body.pop("run")
         deadline = time.monotonic() + 20
         while not any(event["type"] == "approval.granted" for event in api.events(run)):
             if time.monotonic() > deadline:
