@@ -1,0 +1,153 @@
+//! Seven services on a stack of their own.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use engine::testing::TestStack;
+use serde_json::{Value, json};
+use service::{Common, Running};
+
+/// The services, and how to reach them.
+pub struct House {
+    pub stack: TestStack,
+    pub url: String,
+    http: reqwest::Client,
+    services: Vec<Running>,
+    folder: tempfile::TempDir,
+}
+
+impl House {
+    /// Starts all seven, with agents that know `forge`, exporting spans to `otlp`.
+    pub async fn start(forge: SocketAddr, otlp: SocketAddr) -> Self {
+        let stack = TestStack::new().await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        write_agents(folder.path(), forge);
+        write_project(folder.path());
+        let common = |name: &str| common(&stack, folder.path(), name, otlp);
+        let mut services = Vec::new();
+
+        let artifact = artifact::Config { common: common("artifact"), ..Default::default() };
+        let mut artifact = service::spawn("artifact", artifact, artifact::run).unwrap();
+        let address = artifact.listening().await.unwrap();
+        services.push(artifact);
+        let common = |name: &str| Common { artifact_url: format!("http://{address}"), ..common(name) };
+
+        macro_rules! start {
+            ($name:literal, $module:ident { $($field:ident: $value:expr),* }) => {
+                let config = $module::Config { common: common($name), $($field: $value,)* ..Default::default() };
+                services.push(service::spawn($name, config, $module::run).unwrap());
+            };
+        }
+        start!("approval", approval {});
+        start!("scheduler", scheduler {});
+        start!("observer", observer {});
+        start!("tool-executor", tool_executor { checkout_root: folder.path().join("repositories") });
+        start!("planner", planner {});
+        start!("ingress", ingress { auth: ingress::AuthMode::Off });
+        let url = format!("http://{}", services.last_mut().unwrap().listening().await.unwrap());
+        for service in &services {
+            until("a service is ready", || async { service.health().readiness().await.ready.then_some(()) }).await;
+        }
+        Self { stack, url, http: reqwest::Client::new(), services, folder }
+    }
+
+    /// Puts in an agent file of the repository.
+    pub async fn apply(&self, name: &str) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/agents/agents").join(format!("{name}.yaml"));
+        let yaml = std::fs::read_to_string(file).unwrap();
+        let put = self.http.put(format!("{}/v1/agents/{name}", self.url)).header("content-type", "application/yaml");
+        let answer = put.body(yaml).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let answer = self.http.get(format!("{}{path}", self.url)).send().await.unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap());
+        answer.json().await.unwrap()
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Value {
+        let answer = self.http.post(format!("{}{path}", self.url)).json(body).send().await.unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap());
+        answer.json().await.unwrap_or(json!(null))
+    }
+
+    /// All committed events of a run.
+    pub async fn events(&self, run: &str) -> Vec<Value> {
+        self.get(&format!("/v1/runs/{run}/events?limit=500")).await["items"].as_array().unwrap().clone()
+    }
+
+    /// Drains the services, so that all spans are out, and removes everything.
+    pub async fn end(self) {
+        for service in self.services.into_iter().rev() {
+            service.stop().await.unwrap();
+        }
+        self.stack.close().await.unwrap();
+        drop(self.folder);
+    }
+}
+
+fn common(stack: &TestStack, folder: &Path, name: &str, otlp: SocketAddr) -> Common {
+    Common {
+        nats_url: bus::testing::url().as_str().into(),
+        database_url: engine::testing::database_url().as_str().into(),
+        redis_url: engine::testing::redis_url().as_str().into(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        otlp_endpoint: format!("http://{otlp}"),
+        namespace: stack.namespace().to_owned(),
+        schema: stack.schema().to_owned(),
+        agents_dir: folder.join("agents"),
+        policies_dir: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/policies"),
+        workspaces: folder.join("workspaces"),
+        artifacts_url: folder.join("artifacts").display().to_string(),
+        internal_token: "a token between services".into(),
+        ..Common::for_service(name)
+    }
+}
+
+/// The tools and scenarios of the repository, with the forge's address filled in: the environment belongs to all tests.
+fn write_agents(folder: &Path, forge: SocketAddr) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/agents");
+    for part in ["tools", "scenarios"] {
+        let to = folder.join("agents").join(part);
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(from.join(part)).unwrap() {
+            let entry = entry.unwrap();
+            let text = std::fs::read_to_string(entry.path()).unwrap();
+            let text = text.replace("{env:ESC_FORGE_URL}", &format!("http://{forge}"));
+            std::fs::write(to.join(entry.file_name()), text).unwrap();
+        }
+    }
+}
+
+/// A project whose pipeline is quick, and fails until its rounding is mended.
+fn write_project(folder: &Path) {
+    let project = folder.join("repositories/shop");
+    std::fs::create_dir_all(project.join("shop")).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/sample/shop/shop/pricing.py");
+    std::fs::copy(source, project.join("shop/pricing.py")).unwrap();
+    let pipeline = r#"#!/bin/sh
+i=0
+while [ $i -lt 2000 ]; do echo "[package] $i ok"; i=$((i+1)); done
+if grep -q '+ 50) // 100' shop/pricing.py; then echo "test result: ok"; exit 0; fi
+echo "FAIL: test_discount_rounds_half_up"
+echo "AssertionError: 1695 != 1696"
+echo "test result: FAILED. 1 failed"
+exit 1
+"#;
+    let path = project.join("ci");
+    std::fs::write(&path, pipeline).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// What `look` finds, as soon as it finds it.
+pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
+    let search = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), search).await.unwrap_or_else(|_| panic!("never: {what}"))
+}

@@ -1,0 +1,8 @@
+//! The whole house in one process, on real parts: the main job through every room of it, and the trace that it leaves.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+mod forge;
+mod harness;
+mod main_job;
+mod receiver;
