@@ -31,7 +31,7 @@ const NOTICES: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration makes no sense.
-    #[error(transparent)]
+    #[error("approval is not set up right")]
     Config(#[from] ConfigError),
     /// The namespace is none.
     #[error(transparent)]

@@ -40,7 +40,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A value of the configuration.
-    #[error(transparent)]
+    #[error("the planner is not set up right")]
     Config(#[from] service::ConfigError),
     /// A namespace that NATS cannot have.
     #[error(transparent)]

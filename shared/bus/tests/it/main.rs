@@ -11,6 +11,5 @@ mod poison;
 mod publish;
 mod rpc;
 mod shutdown;
-mod speed;
 mod support;
 mod topology;
