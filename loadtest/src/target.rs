@@ -49,13 +49,12 @@ impl Target {
         Ok(Self { http, url, token, routes })
     }
 
-    /// Starts a run and listens to it. The listener is in place before the run can say anything that matters.
+    /// Starts a run and listens to it. What it says before the answer tells its id is not heard: [`Target::events`] has it.
     pub async fn start(&self, agent: &str, input: &str) -> Result<(String, mpsc::UnboundedReceiver<Seen>), Error> {
-        // The answer tells the run's id; what it says before we listen is kept by looking once more at the log.
         let answer = self.post("/v1/runs", &json!({ "agent": agent, "input": input })).await?;
         let run = answer["run_id"].as_str().ok_or("the answer has no run_id")?.to_owned();
         let (send, receive) = mpsc::unbounded_channel();
-        self.routes.lock().await.insert(run.clone(), send.clone());
+        self.routes.lock().await.insert(run.clone(), send);
         Ok((run, receive))
     }
 
@@ -67,7 +66,7 @@ impl Target {
     /// What a run has said so far, by type and content.
     pub async fn events(&self, run: &str) -> Result<Vec<Seen>, Error> {
         let page = self.get(&format!("/v1/runs/{run}/events?limit=1000")).await?;
-        let events = page["events"].as_array().or_else(|| page["items"].as_array()).cloned().unwrap_or_default();
+        let events = page["items"].as_array().cloned().unwrap_or_default();
         Ok(events
             .into_iter()
             .map(|event| Seen {
