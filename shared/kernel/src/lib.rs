@@ -5,6 +5,7 @@
 
 pub mod agent;
 mod apply;
+pub mod audit;
 pub mod budget;
 pub mod call;
 pub mod command;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 #![allow(clippy::needless_pass_by_value, reason = "tests read better with commands by value")]
 
+mod audit;
 mod build;
 mod golden;
 mod properties;

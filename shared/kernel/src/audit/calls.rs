@@ -1,0 +1,277 @@
+//! The life of each tool call, and the questions that hold it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use jiff::Timestamp;
+
+use super::{Report, rules};
+use crate::{
+    call::{Approval, Binding, CallRequest},
+    event::{ApprovalGranted, Event, EventData, Finding, ToolReconciled, ToolStarted},
+    ids::{ApprovalId, CallId},
+    tool::needs_start,
+    trust::Trust,
+    units::{Duration, later},
+};
+
+/// How a call ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Completed,
+    Failed,
+    Denied,
+    Cancelled,
+    Unknown,
+}
+
+impl End {
+    /// The call that an event ends, and how.
+    pub(super) fn of(data: &EventData) -> Option<(CallId, Self)> {
+        match data {
+            EventData::ToolCompleted(done) => Some((done.call_id, Self::Completed)),
+            EventData::ToolFailed(failed) => Some((failed.call_id, Self::Failed)),
+            EventData::ToolDenied(denied) => Some((denied.call_id, Self::Denied)),
+            EventData::ToolCancelled(cancelled) => Some((cancelled.call_id, Self::Cancelled)),
+            EventData::ToolReconciled(reconciled) if reconciled.finding == Finding::Unknown => {
+                Some((reconciled.call_id, Self::Unknown))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls {
+    open: BTreeMap<CallId, Trace>,
+    ended: HashSet<CallId>,
+    questions: BTreeMap<ApprovalId, Question>,
+    asked: HashSet<ApprovalId>,
+}
+
+/// An open call.
+#[derive(Clone, Debug)]
+struct Trace {
+    request: CallRequest,
+    progress: Progress,
+    /// What stands between it and its start.
+    permit: Permit,
+    attempts: u32,
+    started_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Unstarted,
+    Started,
+    InDoubt,
+    /// Known to have happened: its end follows in the same commit.
+    FoundDone,
+}
+
+#[derive(Clone, Debug)]
+enum Permit {
+    NotAsked,
+    Asked,
+    Granted(Binding),
+    Refused,
+}
+
+/// An open question.
+#[derive(Clone, Debug)]
+struct Question {
+    call: Option<CallId>,
+    binding: Binding,
+    expires_at: Timestamp,
+}
+
+impl Trace {
+    fn may_have_happened(&self) -> bool {
+        self.progress != Progress::Unstarted
+    }
+}
+
+impl Calls {
+    pub(super) fn see(&mut self, event: &Event, report: &mut Report) {
+        match &event.data {
+            EventData::ToolRequested(requested) => self.request(event, &requested.call, report),
+            EventData::ToolStarted(started) => self.start(event, started, report),
+            EventData::ToolInDoubt(doubt) => {
+                let started = self.open.get_mut(&doubt.call_id).filter(|call| call.may_have_happened());
+                let known = started.map(|call| call.progress = Progress::InDoubt).is_some();
+                report.expect(known, event, rules::ONE_END, || format!("call {} is not started", doubt.call_id));
+            }
+            EventData::ToolReconciled(reconciled) => self.reconcile(event, reconciled, report),
+            EventData::ApprovalRequested(requested) => self.ask(event, &requested.approval, report),
+            EventData::ApprovalGranted(granted) => self.grant(event, granted, report),
+            EventData::ApprovalDenied(denied) => {
+                self.decide(event, denied.approval_id, true, report);
+            }
+            EventData::ApprovalExpired(expired) => {
+                self.decide(event, expired.approval_id, false, report);
+            }
+            _ => {}
+        }
+        if let Some((call, end)) = End::of(&event.data) {
+            self.end(event, call, end, report);
+        }
+    }
+
+    fn request(&mut self, event: &Event, request: &CallRequest, report: &mut Report) {
+        let call_id = request.call_id;
+        let new = !self.open.contains_key(&call_id) && !self.ended.contains(&call_id);
+        report.expect(new, event, rules::REQUESTED_ONCE, || format!("call {call_id} was requested before"));
+        let trace = Trace {
+            request: request.clone(),
+            progress: Progress::Unstarted,
+            permit: Permit::NotAsked,
+            attempts: 0,
+            started_at: None,
+        };
+        self.open.insert(call_id, trace);
+    }
+
+    fn start(&mut self, event: &Event, started: &ToolStarted, report: &mut Report) {
+        let call_id = started.call_id;
+        let Some(call) = self.open.get_mut(&call_id) else {
+            return report.add(Some(event.seq), rules::ONE_END, format!("call {call_id} is not open"));
+        };
+        let once = !call.may_have_happened() || call.request.idempotent;
+        report.expect(once, event, rules::STARTS_ONCE, || format!("call {call_id} is {:?}", call.progress));
+        call.attempts += 1;
+        let counted = started.attempt == call.attempts;
+        report.expect(counted, event, rules::STARTS_ONCE, || format!("attempt {} was expected", call.attempts));
+        let granted = match &call.permit {
+            Permit::NotAsked => true,
+            Permit::Granted(binding) => *binding == started.binding,
+            Permit::Asked | Permit::Refused => false,
+        };
+        report.expect(granted, event, rules::AS_GRANTED, || format!("call {call_id} stands at {:?}", call.permit));
+        call.progress = Progress::Started;
+        call.started_at = Some(event.at);
+    }
+
+    fn reconcile(&mut self, event: &Event, reconciled: &ToolReconciled, report: &mut Report) {
+        let call_id = reconciled.call_id;
+        let Some(call) = self.open.get_mut(&call_id).filter(|call| call.progress == Progress::InDoubt) else {
+            return report.add(Some(event.seq), rules::RECONCILED, format!("call {call_id} is not in doubt"));
+        };
+        match reconciled.finding {
+            Finding::Unknown => {}
+            Finding::Done => call.progress = Progress::FoundDone,
+            Finding::NotDone => {
+                // The margin of the rules, written out once more.
+                let over =
+                    later(later(call.started_at.unwrap_or(event.at), call.request.timeout), Duration::from_secs(5));
+                report.expect(over <= event.at, event, rules::RECONCILED, || format!("\"not done\" before {over}"));
+                call.progress = Progress::Unstarted;
+            }
+        }
+    }
+
+    fn ask(&mut self, event: &Event, approval: &Approval, report: &mut Report) {
+        let id = approval.approval_id;
+        report.expect(self.asked.insert(id), event, rules::DECIDED_ONCE, || format!("{id} was asked before"));
+        if let Some(call) = approval.call_id {
+            match self.open.get_mut(&call) {
+                Some(trace) => trace.permit = Permit::Asked,
+                None => report.add(Some(event.seq), rules::ONE_END, format!("call {call} is not open")),
+            }
+        }
+        let (call, binding, expires_at) = (approval.call_id, approval.binding.clone(), approval.expires_at);
+        self.questions.insert(id, Question { call, binding, expires_at });
+    }
+
+    fn decide(&mut self, event: &Event, id: ApprovalId, by_person: bool, report: &mut Report) -> Option<Question> {
+        let question = self.questions.remove(&id);
+        let in_time = question.as_ref().is_some_and(|question| !by_person || event.at < question.expires_at);
+        report.expect(in_time, event, rules::DECIDED_ONCE, || format!("{id} is not to be decided (any more)"));
+        let call = question.as_ref().and_then(|question| self.open.get_mut(&question.call?));
+        if let Some(call) = call {
+            call.permit = Permit::Refused;
+        }
+        question
+    }
+
+    fn grant(&mut self, event: &Event, granted: &ApprovalGranted, report: &mut Report) {
+        let id = granted.approval_id;
+        let Some(question) = self.decide(event, id, true, report) else { return };
+        let (shown, bound) = (&question.binding, &granted.binding);
+        let same_arguments = granted.arguments.is_some() || shown.arguments == bound.arguments;
+        let same = same_arguments && shown.schema == bound.schema && shown.policy == bound.policy;
+        report.expect(same, event, rules::BOUND, || format!("{shown:?} was shown, {bound:?} granted"));
+        if let Some(call) = question.call.and_then(|call| self.open.get_mut(&call)) {
+            call.permit = Permit::Granted(bound.clone());
+        }
+    }
+
+    fn end(&mut self, event: &Event, call_id: CallId, end: End, report: &mut Report) {
+        let Some(call) = self.open.remove(&call_id) else {
+            return report.add(Some(event.seq), rules::ONE_END, format!("call {call_id} is not open, now {end:?}"));
+        };
+        self.ended.insert(call_id);
+        let CallRequest { kind, effect, idempotent, .. } = call.request;
+        let started = call.may_have_happened();
+        match end {
+            End::Completed | End::Failed => {
+                let ready = started || !needs_start(kind, effect, idempotent);
+                report.expect(ready, event, rules::STARTED_FIRST, || format!("call {call_id} never started"));
+                let allowed = started || matches!(call.permit, Permit::NotAsked | Permit::Granted(_));
+                report.expect(allowed, event, rules::AS_GRANTED, || format!("call {call_id}: {:?}", call.permit));
+            }
+            End::Denied => {
+                report.expect(!started, event, rules::DENIED_UNSTARTED, || format!("{call_id}: {:?}", call.progress));
+            }
+            End::Cancelled | End::Unknown => {}
+        }
+    }
+
+    pub(super) fn is_open(&self, call: CallId) -> bool {
+        self.open.contains_key(&call)
+    }
+
+    pub(super) fn open(&self) -> impl Iterator<Item = CallId> {
+        self.open.keys().copied()
+    }
+
+    pub(super) fn any_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Open calls of which nothing has happened.
+    pub(super) fn unstarted(&self) -> impl Iterator<Item = CallId> {
+        self.open.iter().filter(|(_, call)| !call.may_have_happened()).map(|(call, _)| *call)
+    }
+
+    pub(super) fn trust(&self, call: CallId) -> Option<Trust> {
+        self.open.get(&call).map(|call| call.request.trust)
+    }
+
+    pub(super) fn any_question(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
+    /// Whether this is an open question that is not about a call.
+    pub(super) fn is_question(&self, approval: ApprovalId) -> bool {
+        self.questions.get(&approval).is_some_and(|question| question.call.is_none())
+    }
+
+    pub(super) fn rest(&self, report: &mut Report) {
+        for (id, call) in &self.open {
+            let ends = call.progress != Progress::FoundDone;
+            report.expect_now(ends, rules::ONE_END, || format!("call {id} is known to be done, and still open"));
+            let ends = !matches!(call.permit, Permit::Refused);
+            report.expect_now(ends, rules::ONE_END, || format!("call {id} was refused, and still open"));
+        }
+    }
+
+    /// Of a run that is not held: only what waits for a person may be open. That a person is asked for ever is not a fault
+    /// of the runtime, that nobody says no in time is.
+    pub(super) fn settled(&self, at: Timestamp, report: &mut Report) {
+        for (id, call) in self.open.iter().filter(|(_, call)| !matches!(call.permit, Permit::Asked)) {
+            report.add(None, rules::SETTLED, format!("nobody is at call {id} ({:?})", call.progress));
+        }
+        for (id, question) in self.questions.iter().filter(|(_, question)| question.expires_at <= at) {
+            report.add(None, rules::SETTLED, format!("question {id} expired at {}, and is open", question.expires_at));
+        }
+    }
+}

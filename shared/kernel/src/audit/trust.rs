@@ -1,0 +1,89 @@
+//! Where content comes from, and how far what was made of it may be believed.
+
+use super::{Report, calls::Calls, rules};
+use crate::{
+    event::{Event, EventData, Finding, Speaker, TurnCompleted},
+    ids::Seq,
+    trust::Trust,
+};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Provenance {
+    /// The lowest trust of all content of the run so far, and the events at which it fell (three at most).
+    falls: Vec<(Seq, Trust)>,
+    /// How far the last committed turn may be believed, and so whatever it says.
+    turn: Option<Trust>,
+}
+
+impl Provenance {
+    pub(super) fn see(&mut self, event: &Event, calls: &Calls, report: &mut Report) {
+        match &event.data {
+            EventData::RunCreated(created) => {
+                self.enters(event, created.objective.trust);
+                self.enters(event, created.input.trust);
+                let outside = created.trigger.is_none() || created.input.trust == Trust::Untrusted;
+                report.expect(outside, event, rules::TRUST, || "an outside event is believed".to_owned());
+            }
+            EventData::TurnCompleted(turn) => self.turn(event, turn, report),
+            EventData::MessageAdded(message) => match message.role {
+                Speaker::Operator => self.enters(event, message.block.trust),
+                Speaker::Agent => self.derived(event, message.block.trust, report),
+            },
+            EventData::ToolRequested(requested) => self.derived(event, requested.call.trust, report),
+            EventData::ArtifactCreated(created) => self.derived(event, created.artifact.trust, report),
+            EventData::ArtifactUpdated(updated) => self.derived(event, updated.artifact.trust, report),
+            EventData::ApprovalRequested(requested) => {
+                let approval = &requested.approval;
+                let asked = approval.call_id.map_or(self.turn, |call| calls.trust(call));
+                let shown = asked.is_none_or(|asked| approval.trust <= asked);
+                report
+                    .expect(shown, event, rules::TRUST, || "the arguments look more trusted than they are".to_owned());
+            }
+            EventData::ExternalMatched(matched) => {
+                let outside = matched.block.trust == Trust::Untrusted;
+                report.expect(outside, event, rules::TRUST, || "an outside event is believed".to_owned());
+                self.enters(event, matched.block.trust);
+            }
+            EventData::ToolCompleted(done) => self.enters(event, done.result.block.trust),
+            EventData::ToolFailed(failed) => self.enters(event, failed.failure.block.trust),
+            EventData::ToolDenied(denied) => self.enters(event, denied.reason.trust),
+            EventData::ToolReconciled(reconciled) if reconciled.finding == Finding::Unknown => {
+                self.enters(event, reconciled.evidence.trust);
+            }
+            EventData::ObservationRecorded(_) => self.enters(event, Trust::Untrusted),
+            _ => {}
+        }
+    }
+
+    fn enters(&mut self, event: &Event, trust: Trust) {
+        if self.falls.last().is_none_or(|(_, lowest)| trust < *lowest) {
+            self.falls.push((event.seq, trust));
+        }
+    }
+
+    /// The lowest trust of what had come in by then.
+    fn lowest(&self, seq: Seq) -> Trust {
+        let fallen = self.falls.iter().rev().find(|(at, _)| *at <= seq);
+        fallen.map_or(Trust::Operator, |(_, trust)| *trust)
+    }
+
+    fn turn(&mut self, event: &Event, turn: &TurnCompleted, report: &mut Report) {
+        let seen = turn.manifest.sections.iter().map(|section| section.trust).min();
+        let seen = self.lowest(turn.based_on).min(seen.unwrap_or(Trust::Operator));
+        report.expect(turn.trust <= seen, event, rules::TRUST, || {
+            format!("a turn that saw {seen:?} is taken for {:?}", turn.trust)
+        });
+        self.turn = Some(turn.trust);
+        if let Some(text) = &turn.text {
+            self.derived(event, text.trust, report);
+        }
+    }
+
+    /// Something that the last turn made.
+    fn derived(&self, event: &Event, trust: Trust, report: &mut Report) {
+        let seen = self.turn.unwrap_or(Trust::Operator);
+        report.expect(trust <= seen, event, rules::TRUST, || {
+            format!("`{}` is taken for {trust:?}, its turn for {seen:?}", event.data.type_name())
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! Turns, what asks for them, and what they may cost.
+
+use std::collections::HashSet;
+
+use super::{Report, calls::Calls, calls::End, is_end, rules, waits::Waits};
+use crate::{
+    agent::ParallelWake,
+    budget::{Limits, Usage, microusd},
+    event::{Event, EventData, RunRunnable, Speaker, TurnCompleted},
+    ids::{CallId, Seq, TurnId},
+};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turns {
+    open: Option<TurnId>,
+    opened: u32,
+    committed: HashSet<TurnId>,
+    /// The last event that asks for a turn by itself and that no committed turn has seen.
+    cause: Option<Seq>,
+    /// Ended calls that no committed turn has seen.
+    results: Vec<Unseen>,
+    parallel_wake: ParallelWake,
+    limits: Limits,
+    turns: u32,
+    tool_calls: u32,
+    usage: Usage,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unseen {
+    seq: Seq,
+    call: CallId,
+    failed: bool,
+}
+
+impl Turns {
+    pub(super) fn see(&mut self, event: &Event, calls: &Calls, report: &mut Report) {
+        match &event.data {
+            EventData::RunCreated(created) => {
+                self.limits = created.limits.clone();
+                self.parallel_wake = created.parallel_wake;
+            }
+            EventData::BudgetChanged(changed) => self.limits = changed.limits.clone(),
+            EventData::RunRunnable(opened) => self.open(event, opened, report),
+            EventData::TurnCompleted(turn) => self.commit(event, turn, report),
+            EventData::TurnRejected(turn) => {
+                self.spend(&turn.usage);
+                self.open = self.open.filter(|open| *open != turn.turn_id);
+            }
+            EventData::RunCancelRequested(_) => self.open = None,
+            EventData::MessageAdded(message) if message.role == Speaker::Operator => self.cause = Some(event.seq),
+            EventData::WaitSatisfied(_) | EventData::WaitExpired(_) => self.cause = Some(event.seq),
+            EventData::ObservationRecorded(recorded) if recorded.observation.decision.is_some() => {
+                self.cause = Some(event.seq);
+            }
+            EventData::ApprovalGranted(granted) => self.answered(event, calls.is_question(granted.approval_id)),
+            EventData::ApprovalDenied(denied) => self.answered(event, calls.is_question(denied.approval_id)),
+            EventData::ApprovalExpired(expired) => self.answered(event, calls.is_question(expired.approval_id)),
+            EventData::ToolRequested(_) => {
+                self.tool_calls += 1;
+                let most = self.limits.tool_calls;
+                let kept = most.is_none_or(|most| self.tool_calls <= most);
+                report.expect(kept, event, rules::BUDGET, || format!("call {} of {most:?}", self.tool_calls));
+            }
+            data if is_end(data) => self.open = None,
+            _ => {}
+        }
+        if let Some((call, end)) = End::of(&event.data)
+            && calls.is_open(call)
+        {
+            self.results.push(Unseen { seq: event.seq, call, failed: end != End::Completed });
+        }
+    }
+
+    fn answered(&mut self, event: &Event, is_question: bool) {
+        if is_question {
+            self.cause = Some(event.seq);
+        }
+    }
+
+    fn open(&mut self, event: &Event, opened: &RunRunnable, report: &mut Report) {
+        self.opened += 1;
+        let number = self.opened;
+        report.expect(opened.number == number, event, rules::TURN_NUMBER, || format!("turn {number} was expected"));
+        let tokens = self.usage.input_tokens.saturating_add(self.usage.output_tokens);
+        let Limits { turns, tokens: most_tokens, cost_usd, .. } = &self.limits;
+        let within = turns.is_none_or(|most| self.turns < most)
+            && most_tokens.is_none_or(|most| tokens < most)
+            && cost_usd.is_none_or(|most| self.usage.cost_microusd < microusd(most));
+        report.expect(within, event, rules::BUDGET, || format!("a turn opens beyond the limits {:?}", self.limits));
+        self.open = Some(opened.turn_id);
+    }
+
+    fn commit(&mut self, event: &Event, turn: &TurnCompleted, report: &mut Report) {
+        let turn_id = turn.turn_id;
+        let first = self.committed.insert(turn_id);
+        report.expect(first, event, rules::ONE_OUTCOME, || format!("turn {turn_id} was committed before"));
+        let is_open = self.open == Some(turn_id);
+        report.expect(is_open, event, rules::OPEN_TURN, || format!("turn {turn_id} is not the open one"));
+        let seen = turn.based_on < event.seq;
+        report.expect(seen, event, rules::BASED_ON, || format!("based on event {}", turn.based_on));
+        self.spend(&turn.usage);
+        self.open = None;
+        self.cause = self.cause.filter(|cause| *cause > turn.based_on);
+        self.results.retain(|result| result.seq > turn.based_on);
+    }
+
+    fn spend(&mut self, usage: &Usage) {
+        self.turns += 1;
+        let sum = &mut self.usage;
+        sum.input_tokens = sum.input_tokens.saturating_add(usage.input_tokens);
+        sum.output_tokens = sum.output_tokens.saturating_add(usage.output_tokens);
+        sum.cost_microusd = sum.cost_microusd.saturating_add(usage.cost_microusd);
+    }
+
+    /// Of a run that is neither held nor ending, between two commits.
+    pub(super) fn rest(&self, calls: &Calls, waits: &Waits, report: &mut Report) {
+        if self.open.is_some() {
+            return;
+        }
+        report.expect_now(self.cause.is_none(), rules::NO_LOST_WAKE, || {
+            format!("event {:?} asks for a turn, and none is open", self.cause)
+        });
+        report.expect_now(!waits.is_met(), rules::NO_LOST_WAKE, || "a met wait sleeps on".to_owned());
+        report.expect_now(!self.results_complete(calls, waits), rules::NO_LOST_WAKE, || {
+            format!("results ask for a turn, and none is open: {:?}", self.results)
+        });
+        let sleeps_on = waits.is_waiting() || calls.any_open() || calls.any_question();
+        report.expect_now(sleeps_on, rules::SLEEPS_ON, || "nothing can wake the run".to_owned());
+    }
+
+    /// Results that no wait names ask for a turn when the last of them is there, or at the first failure.
+    fn results_complete(&self, calls: &Calls, waits: &Waits) -> bool {
+        let mut unnamed = self.results.iter().filter(|result| !waits.names(result.call)).peekable();
+        let any = unnamed.peek().is_some();
+        let failed = unnamed.any(|result| result.failed);
+        let all = !calls.open().any(|call| !waits.names(call));
+        any && (all || (failed && self.parallel_wake == ParallelWake::FirstFailure))
+    }
+
+    pub(super) fn settled(&self, report: &mut Report) {
+        report.expect_now(self.open.is_none(), rules::SETTLED, || format!("nobody took turn {:?}", self.open));
+    }
+}
