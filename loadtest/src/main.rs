@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "the figures are this program's output")]
 
 mod agent;
+mod check;
 mod engine_alone;
 mod stats;
 mod target;
@@ -11,6 +12,7 @@ mod waiting;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use serde_json::Value;
 
 /// Measures a running stack (`ESC_URL`, `ESC_TOKEN`, `ESC_NATS_URL`), or the engine alone.
 #[derive(Parser)]
@@ -27,6 +29,8 @@ struct Arguments {
 enum Scenario {
     /// Runs of [create, 5 x (model step + tool step), approval, complete].
     Agent(agent::Options),
+    /// The invariants over the whole log of a stack (`ESC_DATABASE_URL`, `ESC_REDIS_URL`).
+    Check(check::Options),
     /// Commands through the engine alone, no services.
     Engine(engine_alone::Options),
     /// Runs that wait: how many are created, and what they cost while they sleep.
@@ -38,6 +42,7 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let figures = match arguments.scenario {
         Scenario::Agent(options) => agent::measure(&options).await,
+        Scenario::Check(options) => check::check(&options).await,
         Scenario::Engine(options) => engine_alone::measure(&options).await,
         Scenario::Waiting(options) => waiting::measure(&options).await,
     };
@@ -49,11 +54,18 @@ async fn main() -> ExitCode {
                 println!("{pretty}");
             }
             println!("{figures}");
-            ExitCode::SUCCESS
+            if is_sound(&figures) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("loadtest: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether nothing was found that must not be. Figures alone are never wrong.
+fn is_sound(figures: &Value) -> bool {
+    let none = |name: &str| figures[name].as_array().is_none_or(Vec::is_empty);
+    let zero = |name: &str| figures[name].as_u64().is_none_or(|count| count == 0);
+    none("violations") && zero("lost") && zero("doubled")
 }

@@ -14,6 +14,7 @@
 
 mod agents;
 mod append;
+mod audit;
 mod batch;
 mod catalog;
 mod digest;
@@ -38,6 +39,7 @@ mod timers;
 
 pub use crate::engine::{Committed, Engine};
 pub use agents::*;
+pub use audit::{AuditOptions, AuditReport, AuditViolation, audit};
 pub use catalog::*;
 pub use error::{EngineError, SubmitError};
 pub use externals::*;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod agents;
+mod audit;
 mod core;
 mod externals;
 mod keeping;
