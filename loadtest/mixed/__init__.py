@@ -1,0 +1,7 @@
+"""A mixed load with people and an outside world in it, which knows what must have happened in the end."""
+
+from .door import Door
+from .load import Load
+from .world import World
+
+__all__ = ["Door", "Load", "World"]
