@@ -5,13 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kernel::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
     stats::{Latencies, hundredth},
     target::{Error, Seen, Target},
+    wake::since,
 };
+
+/// The event types that a driver waits for.
+const HEARD: [&str; 3] = ["approval.requested", "run.completed", "run.failed"];
 
 /// Model steps and tool steps of one run.
 const STEPS: f64 = 10.0;
@@ -33,12 +38,22 @@ pub struct Options {
 struct Tally {
     runs: Latencies,
     resumes: Latencies,
+    resumed_turns: Latencies,
     failures: u64,
+}
+
+/// From the sending of the operator's decision on.
+struct Resume {
+    /// Until the next step had begun: the `at` of the first event that it left. For this agent that is the turn that the
+    /// decision woke, so leasing the turn, loading the run and asking the (scripted) model are within.
+    step: Duration,
+    /// Until the driver heard of the end of that turn, committed and published.
+    turn: Duration,
 }
 
 /// Drives runs and counts those that ended within the time.
 pub async fn measure(options: &Options) -> Result<Value, Error> {
-    let target = Target::from_env().await?;
+    let target = Target::from_env(&HEARD).await?;
     target.put_agent("loadtest", include_str!("../agents/loadtest.yaml")).await?;
     let warm = Duration::from_secs_f64(options.seconds / 10.0);
     let begin = Instant::now() + warm;
@@ -51,6 +66,7 @@ pub async fn measure(options: &Options) -> Result<Value, Error> {
         let part = driver.await??;
         tally.runs.extend(part.runs);
         tally.resumes.extend(part.resumes);
+        tally.resumed_turns.extend(part.resumed_turns);
         tally.failures += part.failures;
     }
     let rate = tally.runs.len() as f64 / options.seconds;
@@ -64,6 +80,7 @@ pub async fn measure(options: &Options) -> Result<Value, Error> {
         "steps_per_s": hundredth(rate * STEPS),
         "run_ms": tally.runs.percentiles(),
         "resume_ms": tally.resumes.percentiles(),
+        "resumed_turn_ms": tally.resumed_turns.percentiles(),
     }))
 }
 
@@ -78,7 +95,8 @@ async fn drive(target: Arc<Target>, begin: Instant, end: Instant) -> Result<Tall
         match outcome {
             Ok(Ok(resume)) if done >= begin && done <= end => {
                 tally.runs.push(done - started);
-                tally.resumes.push(resume);
+                tally.resumes.push(resume.step);
+                tally.resumed_turns.push(resume.turn);
             }
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
@@ -94,19 +112,21 @@ async fn drive(target: Arc<Target>, begin: Instant, end: Instant) -> Result<Tall
     Ok(tally)
 }
 
-/// Approves when asked, and waits for the end. Returns how long it took from the decision to the end of the next turn.
-async fn one_run(target: &Target, run: &str, events: &mut UnboundedReceiver<Seen>) -> Result<Duration, Error> {
-    let asked = wait_for(target, run, events, "approval.requested").await?;
+/// Approves when asked, and waits for the end.
+async fn one_run(target: &Target, run: &str, events: &mut UnboundedReceiver<Seen>) -> Result<Resume, Error> {
+    let asked = wait_for(target, run, events, "approval.requested").await?.data;
     let approval = asked["approval"]["approval_id"].as_str().ok_or("an approval without an id")?.to_owned();
-    let decided = Instant::now();
+    let (decided, instant) = (Timestamp::now(), Instant::now());
     let decision = json!({ "decision": "approve" });
     let path = format!("/v1/approvals/{approval}");
     let deciding = target.post(&path, &decision);
-    let (answer, resumed) = tokio::join!(deciding, async {
-        wait_for(target, run, events, "run.completed").await.map(|_| decided.elapsed())
-    });
-    answer?;
-    resumed
+    let (_, resume) = tokio::try_join!(deciding, async {
+        // The turn that the decision wakes completes the run: `turn.completed` and `run.completed` are of one commit, and so of
+        // one time.
+        let completed = wait_for(target, run, events, "run.completed").await?;
+        Ok(Resume { step: since(decided, completed.at), turn: instant.elapsed() })
+    })?;
+    Ok(resume)
 }
 
 /// The next event of a type. What was said before we listened is found in the log, looked at when nothing comes.
@@ -115,7 +135,7 @@ async fn wait_for(
     run: &str,
     events: &mut UnboundedReceiver<Seen>,
     event_type: &str,
-) -> Result<Value, Error> {
+) -> Result<Seen, Error> {
     loop {
         let seen = match tokio::time::timeout(Duration::from_secs(2), events.recv()).await {
             Ok(Some(seen)) => vec![seen],
@@ -127,7 +147,7 @@ async fn wait_for(
                 return Err(format!("it failed: {}", event.data).into());
             }
             if event.event_type == event_type {
-                return Ok(event.data);
+                return Ok(event);
             }
         }
     }

@@ -7,14 +7,12 @@ use std::{
 
 use bus::{Bus, BusOptions, Limits as StreamLimits, Namespace, Topology};
 use engine::{Engine, EngineOptions};
-use kernel::{
-    Block, Cause, Command, Role, RunId, TenantId, Trust,
-    command::{AddMessage, CreateRun},
-    event::RunCreated,
-};
+use kernel::{Cause, Role, RunId};
 use serde_json::{Value, json};
 
 use crate::{
+    commands::{create, message},
+    door::unique_name,
     stats::{Latencies, hundredth},
     target::Error,
 };
@@ -41,8 +39,7 @@ pub struct Options {
 
 /// Submits commands in a namespace of its own, and counts the events.
 pub async fn measure(options: &Options) -> Result<Value, Error> {
-    // The random end of an id: a namespace is 32 characters at most.
-    let name = format!("load{}", &RunId::mint().0.simple().to_string()[16..]);
+    let name = unique_name();
     engine::migrate(&options.database_url, &name).await?;
     let bus_options = BusOptions {
         namespace: Namespace::new(name.clone())?,
@@ -84,7 +81,7 @@ async fn drive(engine: Arc<Engine>, end: Instant) -> Result<(Latencies, usize), 
     let (mut latencies, mut events) = (Latencies::default(), 0);
     while Instant::now() < end {
         let run = RunId::mint();
-        for command in [create(), message(), message()] {
+        for command in [create("loadtest", "none"), message(), message()] {
             let started = Instant::now();
             let key = format!("load/{events}");
             let committed = engine.submit(run, command, key, Cause::default()).await?;
@@ -93,30 +90,4 @@ async fn drive(engine: Arc<Engine>, end: Instant) -> Result<(Latencies, usize), 
         }
     }
     Ok((latencies, events))
-}
-
-fn create() -> Command {
-    let block = || Block::new("measure the door", Trust::Operator, "operator:loadtest");
-    Command::Create(Box::new(CreateRun {
-        created: RunCreated {
-            tenant: TenantId::default(),
-            agent: "loadtest".to_owned(),
-            agent_digest: "none".to_owned(),
-            objective: block(),
-            input: block(),
-            acceptance: Vec::new(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
-            sampled: false,
-            trigger: None,
-        },
-        hold: None,
-    }))
-}
-
-fn message() -> Command {
-    Command::AddMessage(AddMessage { block: Block::new("go on", Trust::Operator, "operator:loadtest") })
 }

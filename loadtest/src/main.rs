@@ -4,10 +4,16 @@
 
 mod agent;
 mod check;
+mod commands;
+mod door;
 mod engine_alone;
+mod long;
+mod processes;
 mod stats;
 mod target;
+mod timers;
 mod waiting;
+mod wake;
 
 use std::process::ExitCode;
 
@@ -33,8 +39,12 @@ enum Scenario {
     Check(check::Options),
     /// Commands through the engine alone, no services.
     Engine(engine_alone::Options),
-    /// Runs that wait: how many are created, and what they cost while they sleep.
+    /// Runs that wait: what they cost while they sleep, and how fast one of them is awake.
     Waiting(waiting::Options),
+    /// Timers due within a short time: how late they fire.
+    Timers(timers::Options),
+    /// One run with a very long log: what it costs to load it, and what its next turn costs.
+    Long(long::Options),
 }
 
 #[tokio::main]
@@ -45,6 +55,8 @@ async fn main() -> ExitCode {
         Scenario::Check(options) => check::check(&options).await,
         Scenario::Engine(options) => engine_alone::measure(&options).await,
         Scenario::Waiting(options) => waiting::measure(&options).await,
+        Scenario::Timers(options) => timers::measure(&options).await,
+        Scenario::Long(options) => long::measure(&options).await,
     };
     match figures {
         Ok(figures) => {

@@ -24,6 +24,11 @@ impl Latencies {
         self.0.len()
     }
 
+    /// The longest.
+    pub fn worst(&self) -> Option<Duration> {
+        self.0.iter().max().copied()
+    }
+
     /// Median and 99th percentile in milliseconds, to the hundredth; null if there are none.
     pub fn percentiles(&mut self) -> Value {
         self.0.sort_unstable();

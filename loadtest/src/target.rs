@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use bus::{Bus, BusOptions, Subject};
+use bus::{Bus, BusOptions, Message, Subject};
 use futures::StreamExt;
+use kernel::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
 
@@ -13,8 +14,12 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 /// A committed event that a driver waits for.
 #[derive(Debug)]
 pub struct Seen {
+    /// The run that it happened to.
+    pub run: String,
     /// Such as `run.completed`.
     pub event_type: String,
+    /// When it was decided.
+    pub at: Timestamp,
     /// Its content.
     pub data: Value,
 }
@@ -27,35 +32,54 @@ pub struct Target {
     http: reqwest::Client,
     url: String,
     token: String,
+    bus: Bus,
     routes: Routes,
 }
 
-/// The types that drivers wait for.
-const WANTED: [&str; 5] = ["approval.requested", "turn.completed", "run.completed", "run.failed", "run.waiting"];
-
 impl Target {
-    /// Connects to the stack that the environment names.
-    pub async fn from_env() -> Result<Self, Error> {
+    /// Connects to the stack that the environment names, to hear of events of these types.
+    pub async fn from_env(wanted: &[&str]) -> Result<Self, Error> {
         let url = variable("ESC_URL")?;
         let token = variable("ESC_TOKEN")?;
         let bus = Bus::connect(BusOptions::new(variable("ESC_NATS_URL")?, "loadtest")).await?;
         let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).build()?;
         let routes = Routes::default();
-        for event_type in WANTED {
+        for event_type in wanted {
             let subject = format!("evt.{event_type}.default.*");
             tokio::spawn(route(bus.subscribe(&subject).await?, Arc::clone(&routes)));
         }
         bus.flush().await?;
-        Ok(Self { http, url, token, routes })
+        Ok(Self { http, url, token, bus, routes })
+    }
+
+    /// All events of a type from now on, of whatever run.
+    pub async fn subscribe(&self, event_type: &str) -> Result<mpsc::UnboundedReceiver<Seen>, Error> {
+        let mut events = self.bus.subscribe(&format!("evt.{event_type}.default.*")).await?;
+        self.bus.flush().await?;
+        let (send, receive) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(message) = events.next().await {
+                if seen(&message).is_some_and(|seen| send.send(seen).is_err()) {
+                    break;
+                }
+            }
+        });
+        Ok(receive)
     }
 
     /// Starts a run and listens to it. What it says before the answer tells its id is not heard: [`Target::events`] has it.
     pub async fn start(&self, agent: &str, input: &str) -> Result<(String, mpsc::UnboundedReceiver<Seen>), Error> {
         let answer = self.post("/v1/runs", &json!({ "agent": agent, "input": input })).await?;
         let run = answer["run_id"].as_str().ok_or("the answer has no run_id")?.to_owned();
+        let events = self.listen(&run).await;
+        Ok((run, events))
+    }
+
+    /// What a run says from now on.
+    pub async fn listen(&self, run: &str) -> mpsc::UnboundedReceiver<Seen> {
         let (send, receive) = mpsc::unbounded_channel();
-        self.routes.lock().await.insert(run.clone(), send);
-        Ok((run, receive))
+        self.routes.lock().await.insert(run.to_owned(), send);
+        receive
     }
 
     /// Stops listening to a run.
@@ -63,17 +87,21 @@ impl Target {
         self.routes.lock().await.remove(run);
     }
 
-    /// What a run has said so far, by type and content.
+    /// What a run has said so far.
     pub async fn events(&self, run: &str) -> Result<Vec<Seen>, Error> {
         let page = self.get(&format!("/v1/runs/{run}/events?limit=1000")).await?;
         let events = page["items"].as_array().cloned().unwrap_or_default();
-        Ok(events
+        events
             .into_iter()
-            .map(|event| Seen {
-                event_type: event["type"].as_str().unwrap_or_default().to_owned(),
-                data: event["data"].clone(),
+            .map(|event| {
+                Ok(Seen {
+                    run: run.to_owned(),
+                    event_type: event["type"].as_str().unwrap_or_default().to_owned(),
+                    at: serde_json::from_value(event["at"].clone())?,
+                    data: event["data"].clone(),
+                })
             })
-            .collect())
+            .collect()
     }
 
     /// Puts an agent definition in.
@@ -104,15 +132,25 @@ async fn answer(response: reqwest::Response) -> Result<Value, Error> {
 
 async fn route(mut events: bus::Subscription, routes: Routes) {
     while let Some(message) = events.next().await {
-        let Ok(Subject::Event { entity, verb, run, .. }) = Subject::parse(&message.subject) else { continue };
+        let Ok(Subject::Event { run, .. }) = Subject::parse(&message.subject) else { continue };
         let listener = routes.lock().await.get(&run).cloned();
-        if let Some(listener) = listener {
-            let event_type = format!("{entity}.{verb}");
-            let data = serde_json::from_slice(&message.payload).unwrap_or(Value::Null);
+        if let Some(listener) = listener
+            && let Some(seen) = seen(&message)
+        {
             // The driver may have given up on the run.
-            let _ = listener.send(Seen { event_type, data });
+            let _ = listener.send(seen);
         }
     }
+}
+
+fn seen(message: &Message) -> Option<Seen> {
+    let Ok(Subject::Event { entity, verb, run, .. }) = Subject::parse(&message.subject) else { return None };
+    Some(Seen {
+        run,
+        event_type: format!("{entity}.{verb}"),
+        at: message.headers.get("ce-time")?.parse().ok()?,
+        data: serde_json::from_slice(&message.payload).unwrap_or(Value::Null),
+    })
 }
 
 fn variable(name: &str) -> Result<String, Error> {
