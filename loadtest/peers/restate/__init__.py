@@ -32,7 +32,7 @@ class Restate:
         """Fetch it the first time."""
         for program in ("node", "npm"):
             if shutil.which(program) is None:
-                raise Problem(f"Restate's server and SDK come by npm, and there is no {program} on PATH: install Node 20.")
+                raise Problem(f"Restate comes by npm and there is no {program} on PATH: install Node 20 or newer.")
         wanted = (HERE / "package.json").read_bytes()
         self._home = self._peers / f"restate-{hashlib.sha256(wanted).hexdigest()[:12]}"
         if not self._home.exists():
@@ -95,7 +95,7 @@ def _install(package, home):
     fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
     try:
         (fresh / "package.json").write_bytes(package)
-        words = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", "--loglevel=error"]
+        words = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
         done = subprocess.run(words, cwd=fresh, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
