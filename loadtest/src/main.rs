@@ -8,6 +8,7 @@ mod commands;
 mod door;
 mod engine_alone;
 mod long;
+mod lost_wake;
 mod processes;
 mod stats;
 mod target;
@@ -39,6 +40,8 @@ enum Scenario {
     Check(check::Options),
     /// Commands through the engine alone, no services.
     Engine(engine_alone::Options),
+    /// Events published just before the wait that wants them is registered: every one wakes, once.
+    Wakes(lost_wake::Options),
     /// Runs that wait: what they cost while they sleep, and how fast one of them is awake.
     Waiting(waiting::Options),
     /// Timers due within a short time: how late they fire.
@@ -54,6 +57,7 @@ async fn main() -> ExitCode {
         Scenario::Agent(options) => agent::measure(&options).await,
         Scenario::Check(options) => check::check(&options).await,
         Scenario::Engine(options) => engine_alone::measure(&options).await,
+        Scenario::Wakes(options) => lost_wake::measure(&options).await,
         Scenario::Waiting(options) => waiting::measure(&options).await,
         Scenario::Timers(options) => timers::measure(&options).await,
         Scenario::Long(options) => long::measure(&options).await,

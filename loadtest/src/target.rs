@@ -116,7 +116,8 @@ impl Target {
         answer(request.send().await?).await
     }
 
-    async fn get(&self, path: &str) -> Result<Value, Error> {
+    /// Reads JSON.
+    pub async fn get(&self, path: &str) -> Result<Value, Error> {
         answer(self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.token).send().await?).await
     }
 }
