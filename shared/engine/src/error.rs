@@ -32,8 +32,8 @@ pub enum EngineError {
         #[source]
         source: Box<bus::BusError>,
     },
-    /// A stored event cannot be read.
-    #[error("the log does not decode")]
+    /// A stored event cannot be read. If a newer version wrote it, then trying again elsewhere may help, but not here.
+    #[error(transparent)]
     Decode(#[from] DecodeError),
     /// A log without its first event.
     #[error(transparent)]

@@ -4,10 +4,14 @@
 //! So both sides take the same transaction-level lock on (tenant, resource key), in a statement of its own, before they
 //! look for each other: whoever comes second sees the first.
 
+pub(crate) mod claim;
+pub(crate) mod earlier;
+pub(crate) mod waits;
+
 use std::time::Duration;
 
 use bus::CloudEvent;
-use kernel::{RunId, TenantId, Timestamp, WaitId, event::ExternalRef, wait};
+use kernel::{TenantId, Timestamp, event::ExternalRef, wait};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, PgPool, postgres::PgRow};
@@ -17,10 +21,13 @@ use crate::{
     reads::row::{Cells, instant, micros},
 };
 
+pub use claim::EventClaim;
+pub(crate) use claim::claim_earlier;
+pub(crate) use earlier::{Candidate, Earlier};
+pub use waits::{MATCHES, WaitMatch};
+
 /// The longest resource key, in bytes: what Postgres can index.
 pub const MAX_RESOURCE_KEY: usize = 1024;
-/// Earlier events that one condition of a wait is shown at most.
-const MAX_LOOKBACK: i64 = 256;
 
 /// The events from outside. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -43,24 +50,6 @@ pub struct RecordedExternal {
     pub is_new: bool,
     /// Whether triggers and waits have been dealt with.
     pub dispatched: bool,
-}
-
-/// A condition of a wait that is about the resource of an event, and of its type. Whether its filter holds is still to be
-/// seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitMatch {
-    /// The run that waits.
-    pub run_id: RunId,
-    /// Which wait.
-    pub wait_id: WaitId,
-    /// Which condition of it.
-    pub leaf: u16,
-    /// The type that it is for; a `*` at the end stands for any rest.
-    pub event_type: String,
-    /// CEL that must hold.
-    pub filter: Option<String>,
-    /// Whether only one waiting run may have the event.
-    pub exclusive: bool,
 }
 
 /// Why an event could not be recorded.
@@ -95,8 +84,8 @@ impl Externals {
         Self { pool }
     }
 
-    /// Records an event, and finds the registered waits that are about it, longest waiting first. `source` is the token of
-    /// the subject that it came on, such as `github`.
+    /// Records an event, and finds the registered waits that are about it, longest waiting first: the first [`MATCHES`] of
+    /// them, see [`Externals::matching`] for more. `source` is the token of the subject that it came on, such as `github`.
     ///
     /// The same event (by tenant, `source`, and the CloudEvent's own source and id) is recorded once. A wait that is
     /// registered after this call finds the event by itself, one that was registered before is among the matches.
@@ -129,7 +118,7 @@ impl Externals {
             },
             None => known(&mut transaction, &incoming).await?,
         };
-        let matches = matching(&mut transaction, &recorded).await?;
+        let matches = waits::matching(&mut transaction, &recorded, None).await?;
         transaction.commit().await.map_err(record())?;
         Ok((recorded, matches))
     }
@@ -146,16 +135,6 @@ impl Externals {
         traceparent: Option<&str>,
     ) -> Result<RecordedExternal, RecordError> {
         self.record_and_match(tenant, source, event, traceparent).await.map(|(recorded, _)| recorded)
-    }
-
-    /// The registered waits that are about a recorded event, longest waiting first: for an event whose dispatch was cut
-    /// short. No lock is needed, since a wait that is registered now finds the event by itself.
-    ///
-    /// # Errors
-    /// When Postgres does not answer.
-    pub async fn matching(&self, recorded: &RecordedExternal) -> Result<Vec<WaitMatch>, EngineError> {
-        let mut connection = self.pool.acquire().await.map_err(pg("connecting"))?;
-        matching(&mut connection, recorded).await
     }
 
     /// Notes that triggers and waits have been dealt with.
@@ -176,6 +155,19 @@ impl Externals {
     /// # Errors
     /// When Postgres does not answer.
     pub async fn undispatched(&self, older_than: Duration, limit: u32) -> Result<Vec<RecordedExternal>, EngineError> {
+        self.undispatched_after(0, older_than, limit).await
+    }
+
+    /// As [`Externals::undispatched`], from behind a place: the next page.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn undispatched_after(
+        &self,
+        position: i64,
+        older_than: Duration,
+        limit: u32,
+    ) -> Result<Vec<RecordedExternal>, EngineError> {
         let read = || pg("looking for undispatched outside events");
         let before = Timestamp::now().checked_sub(older_than).unwrap_or(Timestamp::MIN);
         let rows = sqlx::query(concat!(
@@ -183,12 +175,13 @@ impl Externals {
             micros!("received_at"),
             "
              from external_events
-             where dispatched_at is null and received_at <= ",
+             where dispatched_at is null and position > $3 and received_at <= ",
             instant!("$1"),
             " order by position limit $2"
         ))
         .bind(before.as_microsecond())
         .bind(i64::from(limit))
+        .bind(position)
         .fetch_all(&self.pool)
         .await
         .map_err(read())?;
@@ -216,47 +209,6 @@ pub(crate) async fn lock_keys(
     .await
     .map_err(pg("locking resource keys"))?;
     Ok(())
-}
-
-/// An event that came before the wait that may want it.
-#[derive(Clone, Debug)]
-pub(crate) struct Candidate {
-    pub(crate) external: ExternalRef,
-    pub(crate) event: Value,
-}
-
-/// The events on `key` behind position `after`, received since `since` and within `window`, oldest first. The lock on the
-/// key must be held.
-pub(crate) async fn lookback(
-    transaction: &mut PgConnection,
-    tenant: &str,
-    key: &str,
-    after: i64,
-    since: Timestamp,
-    window: Duration,
-) -> Result<Vec<Candidate>, EngineError> {
-    let read = || pg("looking back for outside events");
-    let since = since.max(Timestamp::now().checked_sub(window).unwrap_or(Timestamp::MIN));
-    let rows = sqlx::query(concat!(
-        "select position, tenant, source, event, traceparent, dispatched_at is not null as dispatched, ",
-        micros!("received_at"),
-        "
-         from external_events
-         where tenant = $1 and resource_key = $2 and position > $3 and received_at >= ",
-        instant!("$4"),
-        "
-         order by position limit $5"
-    ))
-    .bind(tenant)
-    .bind(key)
-    .bind(after)
-    .bind(since.as_microsecond())
-    .bind(MAX_LOOKBACK)
-    .fetch_all(transaction)
-    .await
-    .map_err(read())?;
-    let candidate = |row: &PgRow| recorded(row).map(|known| Candidate { external: known.external, event: known.event });
-    rows.iter().map(candidate).collect::<Result<_, _>>().map_err(read())
 }
 
 /// An event on its way into the table.
@@ -332,22 +284,6 @@ async fn known(transaction: &mut PgConnection, incoming: &Incoming<'_>) -> Resul
     recorded(&row).map_err(read())
 }
 
-async fn matching(connection: &mut PgConnection, recorded: &RecordedExternal) -> Result<Vec<WaitMatch>, EngineError> {
-    let read = || pg("looking for waits");
-    let rows = sqlx::query(
-        "select run_id, wait_id, leaf, event_type, filter, exclusive from waits
-         where tenant = $1 and resource_key = $2 and kind = 'external' order by since, run_id, leaf",
-    )
-    .bind(recorded.tenant.as_str())
-    .bind(&recorded.external.resource_key)
-    .fetch_all(connection)
-    .await
-    .map_err(read())?;
-    let matches = rows.iter().map(wait_match).collect::<Result<Vec<_>, _>>().map_err(read())?;
-    let event_type = &recorded.external.event_type;
-    Ok(matches.into_iter().filter(|found| wants_type(&found.event_type, event_type)).collect())
-}
-
 /// Whether `wanted`, in which a `*` at the end stands for any rest, means this type.
 pub(crate) fn wants_type(wanted: &str, event_type: &str) -> bool {
     wanted.strip_suffix('*').map_or(wanted == event_type, |start| event_type.starts_with(start))
@@ -378,17 +314,5 @@ fn recorded(row: &PgRow) -> Result<RecordedExternal, sqlx::Error> {
         received_at: row.time("received_at")?,
         is_new: false,
         dispatched: row.get("dispatched")?,
-    })
-}
-
-fn wait_match(row: &PgRow) -> Result<WaitMatch, sqlx::Error> {
-    let row = Cells(row);
-    Ok(WaitMatch {
-        run_id: RunId(row.get("run_id")?),
-        wait_id: WaitId(row.get("wait_id")?),
-        leaf: u16::try_from(row.get::<i32>("leaf")?).unwrap_or(u16::MAX),
-        event_type: row.get::<Option<String>>("event_type")?.unwrap_or_default(),
-        filter: row.get("filter")?,
-        exclusive: row.get("exclusive")?,
     })
 }

@@ -1,16 +1,21 @@
 //! Outside events that came before the wait that wants them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use kernel::{
-    Block, Command, EventData, Trust,
+    Block, Command, Decision, EventData, Trust, WaitId,
     command::DeliverExternal,
     decide,
     wait::{Condition, ExternalPattern, Wait},
 };
 use sqlx::{Postgres, Transaction};
 
-use crate::{append::Pending, error::EngineError, externals, matching::Filter};
+use crate::{
+    append::Pending,
+    error::EngineError,
+    externals::{self, Candidate, Earlier},
+    matching::Filter,
+};
 
 /// The conditions of a wait that are about outside events, with their leaf numbers.
 pub(crate) fn patterns(wait: &Wait) -> Vec<(u16, &ExternalPattern)> {
@@ -25,6 +30,8 @@ pub(crate) fn patterns(wait: &Wait) -> Vec<(u16, &ExternalPattern)> {
 
 /// Takes the locks of the wait's resource keys, looks for events that came before it, and lets the decision go on with them:
 /// the run's own turn may thus end with the next one open.
+///
+/// What it claims counts with the commit: `pending` must be appended in the same transaction.
 pub(crate) async fn meet_earlier(
     transaction: &mut Transaction<'_, Postgres>,
     pending: &mut Pending,
@@ -40,39 +47,64 @@ pub(crate) async fn meet_earlier(
     keys.sort_unstable();
     keys.dedup();
     externals::lock_keys(transaction, &tenant, &keys).await?;
+    // What was consumed before this wait: two conditions on one key may be met by two events in any order, or by the same.
+    let consumed = pending.after.consumed.clone();
     for (leaf, pattern) in patterns(&wait) {
-        let state = &pending.after;
-        let after = state.consumed.get(&pattern.resource_key()).copied().unwrap_or(0);
-        let since = state.created_at;
-        let earlier = externals::lookback(transaction, &tenant, &pattern.resource_key(), after, since, window).await?;
-        // A filter that does not compile was refused at the turn; here it means nothing, rather than everything.
-        let Ok(filter) = pattern.filter.as_deref().map(Filter::compile).transpose() else { continue };
-        if let Some(candidate) = earlier.into_iter().find(|each| is_meant(pattern, filter.as_ref(), each)) {
-            let text = serde_json::to_string_pretty(&candidate.event).unwrap_or_default();
-            let source = format!("event:{}/{}", candidate.external.source, candidate.external.id);
-            let deliver = DeliverExternal {
-                external: candidate.external,
-                wait_id: wait.wait_id,
-                leaf,
-                block: Block::new(text, Trust::Untrusted, source),
-            };
-            continue_with(pending, deliver);
+        let after = consumed.get(&pattern.resource_key()).copied().unwrap_or(0);
+        let earlier = Earlier::new(&tenant, pattern, after, pending.after.created_at, window);
+        if let Some(candidate) = first_meant(transaction, pattern, earlier).await? {
+            meet(transaction, pending, wait.wait_id, leaf, pattern.exclusive, candidate).await?;
         }
     }
     Ok(())
 }
 
-/// Whether an earlier event is meant. One on which the filter makes no sense is not.
-fn is_meant(pattern: &ExternalPattern, filter: Option<&Filter>, candidate: &externals::Candidate) -> bool {
-    pattern.matches_type(&candidate.external.event_type)
-        && filter.is_none_or(|filter| filter.matches(&candidate.event).unwrap_or(false))
+/// The oldest of the earlier events that is meant. One on which the filter makes no sense is not.
+async fn first_meant(
+    transaction: &mut Transaction<'_, Postgres>,
+    pattern: &ExternalPattern,
+    mut earlier: Earlier<'_>,
+) -> Result<Option<Candidate>, EngineError> {
+    // A filter that does not compile was refused at the turn; here it means nothing, rather than everything.
+    let Ok(filter) = pattern.filter.as_deref().map(Filter::compile).transpose() else { return Ok(None) };
+    let is_meant =
+        |event: &Candidate| filter.as_ref().is_none_or(|filter| filter.matches(&event.event).unwrap_or(false));
+    loop {
+        let page = earlier.page(transaction).await?;
+        if page.is_empty() {
+            return Ok(None);
+        }
+        if let Some(found) = page.into_iter().find(is_meant) {
+            return Ok(Some(found));
+        }
+    }
 }
 
-fn continue_with(pending: &mut Pending, deliver: DeliverExternal) {
+/// Lets the decision go on with an event.
+async fn meet(
+    transaction: &mut Transaction<'_, Postgres>,
+    pending: &mut Pending,
+    wait_id: WaitId,
+    leaf: u16,
+    is_exclusive: bool,
+    candidate: Candidate,
+) -> Result<(), EngineError> {
+    let position = candidate.external.position;
+    let text = serde_json::to_string_pretty(&candidate.event).unwrap_or_default();
+    let source = format!("event:{}/{}", candidate.external.source, candidate.external.id);
+    let block = Block::new(text, Trust::Untrusted, source);
+    let deliver = DeliverExternal { external: candidate.external, wait_id, leaf, block };
+    // Nothing to decide: the wait was met by what an earlier condition found.
+    let Some(decision) = next(pending, deliver) else { return Ok(()) };
+    if is_exclusive && !externals::claim_earlier(transaction, pending, position, wait_id, leaf).await? {
+        // The run has moved on: this commit will not stand.
+        return Ok(());
+    }
+    pending.go_on(decision)
+}
+
+fn next(pending: &Pending, deliver: DeliverExternal) -> Option<Decision> {
     let now = pending.after.updated_at;
     let command = Command::DeliverExternal(Box::new(deliver));
-    if let Ok(decision) = decide(pending.run_id, Some(&pending.after), &command, now) {
-        pending.events.extend(decision.events);
-        pending.after = Arc::new(decision.state);
-    }
+    decide(pending.run_id, Some(&pending.after), &command, now).ok().filter(|decision| !decision.events.is_empty())
 }

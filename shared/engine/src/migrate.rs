@@ -86,7 +86,7 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
         Role::Ingress => "external_events, agents, agent_heads, idempotency_keys",
         Role::Observer => "observer_checkpoints",
         Role::Artifact => "signal_segments",
-        Role::Scheduler => "inbox",
+        Role::Scheduler => "inbox, idempotency_keys",
         _ => "outbox",
     };
     let statements = [
@@ -108,10 +108,26 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
             types.join(", ")
         ),
     ];
-    for statement in statements {
+    for statement in statements.into_iter().chain(special_rights(role, name)) {
         run(connection, statement, "granting rights").await?;
     }
     Ok(())
+}
+
+/// What only one service may do, and no more of it than it needs.
+fn special_rights(role: Role, name: &str) -> Vec<String> {
+    match role {
+        // Its waits claim earlier events.
+        Role::Planner => vec![format!(
+            "grant update (claimed_run, claimed_wait, claimed_leaf, claimed_at) on external_events to {name}"
+        )],
+        // It forgets. The log itself gets smaller only through this function, which looks at what it removes.
+        Role::Scheduler => vec![
+            format!("grant delete on external_events to {name}"),
+            format!("grant execute on function remove_ended_runs to {name}"),
+        ],
+        _ => Vec::new(),
+    }
 }
 
 async fn run(connection: &mut PgConnection, sql: String, operation: &'static str) -> Result<(), EngineError> {

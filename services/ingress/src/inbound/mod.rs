@@ -4,6 +4,7 @@
 //! is named by the event's place, so that doing it again changes nothing. [`sweep`] does it again.
 
 mod consumer;
+mod deliver;
 mod sweep;
 
 use std::collections::HashMap;
@@ -15,10 +16,9 @@ use engine::{
     WaitMatch,
 };
 use kernel::budget::Limits;
-use kernel::command::DeliverExternal;
-use kernel::{Block, Cause, Command, Rejection, TenantId, Trust, excerpt};
+use kernel::{Block, Rejection, TenantId, Trust, excerpt};
 use serde_json::Value;
-use service::telemetry::{Link, Parent, SpanSpec, Tracer, genai};
+use service::telemetry::Tracer;
 
 use crate::runs::{NewRun, Runs, triggered_run_id};
 
@@ -101,24 +101,25 @@ impl Inbound {
         Ok(accepted)
     }
 
-    /// Brings a recorded event to waits and triggers.
+    /// Brings a recorded event to waits and triggers. `matches` are the first of the waits. What fails does not keep it from the
+    /// others; the event then stays undispatched, and the sweep does again what is left.
     async fn dispatch(&self, recorded: &RecordedExternal, matches: Vec<WaitMatch>) -> Result<(), SubmitError> {
-        let mut taken = false;
-        for found in matches {
-            if (found.exclusive && taken) || !self.is_wanted(&found, recorded) {
-                continue;
-            }
-            let delivered = self.deliver(recorded, &found).await?;
-            taken |= delivered && found.exclusive;
-        }
-        let triggers = self.runs.agents().triggers(&recorded.tenant).await?;
-        for trigger in triggers.iter() {
-            if is_met(trigger, recorded) {
-                self.start(recorded, trigger).await?;
-            }
-        }
+        let delivered = self.bring_to_waits(recorded, matches).await;
+        let started = self.bring_to_triggers(recorded).await;
+        delivered.and(started)?;
         self.externals.mark_dispatched(recorded.external.position).await?;
         Ok(())
+    }
+
+    async fn bring_to_triggers(&self, recorded: &RecordedExternal) -> Result<(), SubmitError> {
+        let triggers = self.runs.agents().triggers(&recorded.tenant).await?;
+        let mut result = Ok(());
+        for trigger in triggers.iter() {
+            if is_met(trigger, recorded) {
+                result = result.and(self.start(recorded, trigger).await);
+            }
+        }
+        result
     }
 
     fn is_wanted(&self, found: &WaitMatch, recorded: &RecordedExternal) -> bool {
@@ -143,38 +144,6 @@ impl Inbound {
         }
         filters.insert(source.to_owned(), filter.clone());
         Ok(filter)
-    }
-
-    /// Delivers the event to a wait. Tells whether the wait took it, now or before.
-    async fn deliver(&self, recorded: &RecordedExternal, found: &WaitMatch) -> Result<bool, SubmitError> {
-        let Some(state) = self.engine.load(found.run_id).await? else { return Ok(false) };
-        let external = recorded.external.clone();
-        let parent = Parent::Ids {
-            trace_id: found.run_id.0.into_bytes(),
-            span_id: found.run_id.root_span_id(),
-            sampled: state.sampled,
-        };
-        let link = external.traceparent.as_deref().and_then(Link::to);
-        let spec = SpanSpec::new("deliver event", parent)
-            .attribute(genai::RUN_ID, found.run_id.to_string())
-            .attribute(genai::EVENT_ID, format!("{}/{}", external.source, external.id))
-            .attribute("escapement.event.type", external.event_type.clone())
-            .link(link);
-        let span = self.tracer.span(spec);
-        let cause = Cause { traceparent: Some(span.traceparent()), ..cause() };
-        let key = format!("ext/{}/{}/{}", external.position, found.wait_id, found.leaf);
-        let deliver =
-            DeliverExternal { external, wait_id: found.wait_id, leaf: found.leaf, block: event_block(recorded) };
-        let submitted = self.engine.submit(found.run_id, Command::DeliverExternal(Box::new(deliver)), key, cause).await;
-        match submitted {
-            Ok(committed) => Ok(committed.duplicate || !committed.events.is_empty()),
-            // The run has ended, or is about to: it waits for nothing.
-            Err(SubmitError::Rejected(Rejection::Ended(_) | Rejection::Ending | Rejection::NoSuchRun)) => Ok(false),
-            Err(error) => {
-                span.record_error("not_delivered", &error);
-                Err(error)
-            }
-        }
     }
 
     /// Starts the run of a trigger.
@@ -214,10 +183,6 @@ fn is_met(trigger: &AgentTrigger, recorded: &RecordedExternal) -> bool {
         tracing::warn!(agent, trigger = trigger.index, position, %error, "a trigger's filter can't be used on an event");
         false
     })
-}
-
-fn cause() -> Cause {
-    Cause { service: "ingress".into(), ..Cause::default() }
 }
 
 /// What the event says, as data.

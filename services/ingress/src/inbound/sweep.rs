@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::EngineError;
+use engine::{EngineError, RecordedExternal};
 use tokio_util::sync::CancellationToken;
 
 use super::Inbound;
@@ -24,19 +24,13 @@ pub(crate) async fn sweep(inbound: Inbound, every: Duration, stop: CancellationT
 
 /// Looks once. Tells how many were dispatched. One that fails is left to the next look, and the others go on.
 async fn once(inbound: &Inbound, older_than: Duration) -> Result<usize, EngineError> {
-    let mut done = 0;
-    for recorded in inbound.externals.undispatched(older_than, BATCH).await? {
-        let matches = inbound.externals.matching(&recorded).await?;
-        let position = recorded.external.position;
-        match inbound.dispatch(&recorded, matches).await {
-            Ok(()) => done += 1,
-            Err(error) => {
-                tracing::warn!(
-                    position,
-                    error = &error as &dyn std::error::Error,
-                    "an event still can't be dispatched"
-                );
-            }
+    let (mut done, mut place) = (0, 0);
+    loop {
+        let page = inbound.externals.undispatched_after(place, older_than, BATCH).await?;
+        let Some(last) = page.last() else { break };
+        place = last.external.position;
+        for recorded in &page {
+            done += usize::from(redo(inbound, recorded).await?);
         }
     }
     if done > 0 {
@@ -44,4 +38,15 @@ async fn once(inbound: &Inbound, older_than: Duration) -> Result<usize, EngineEr
         metrics::counter!("ingress_events_swept_total").increment(done as u64);
     }
     Ok(done)
+}
+
+/// Dispatches an event that was left. Tells whether it worked.
+async fn redo(inbound: &Inbound, recorded: &RecordedExternal) -> Result<bool, EngineError> {
+    let matches = inbound.externals.matching(recorded, None).await?;
+    let dispatched = inbound.dispatch(recorded, matches).await;
+    if let Err(error) = &dispatched {
+        let position = recorded.external.position;
+        tracing::warn!(position, error = error as &dyn std::error::Error, "an event still can't be dispatched");
+    }
+    Ok(dispatched.is_ok())
 }

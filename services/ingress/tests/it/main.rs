@@ -9,6 +9,7 @@ mod artifacts;
 mod bad_input;
 mod description;
 mod harness;
+mod lines;
 mod outside;
 mod reading;
 mod runs;

@@ -74,7 +74,7 @@ async fn only_waits_of_the_tenant_the_key_and_the_type_match() {
     let (recorded, matches) = externals.record_and_match(&tenant, "forge", &event, None).await.unwrap();
     assert_eq!(matches.len(), 1);
     assert_eq!((matches[0].run_id, matches[0].leaf, matches[0].filter.as_deref()), (run, 0, Some("data.ok")));
-    assert_eq!(externals.matching(&recorded).await.unwrap(), matches);
+    assert_eq!(externals.matching(&recorded, None).await.unwrap(), matches);
 
     let mut another_type = forge_event("e2", "pull/1", true);
     another_type.event_type = "forge.merged.not".into();
