@@ -1,26 +1,30 @@
-//! Durable timers: claimed row by row, fired by a commit that takes the row along.
+//! Durable timers: claimed ahead of time, each fired when its time comes, by a commit that takes its row along.
 //!
-//! A loop knows when the next timer is due and sleeps until then. A doorbell tells of timers that are set for an earlier time;
-//! since bells may be lost, the table is looked at once a second all the same. Firing is many commands under way at once, which
-//! the engine commits together.
+//! What is due within [`AHEAD`] is claimed in batches and sleeps here, each timer on its own, so that neither the look at the
+//! table nor the claim's commit stands between its time and its firing. Those that come due together are commands under way
+//! together, which the engine commits together. A loop knows when the next timer comes within reach and sleeps until then; a
+//! doorbell tells of timers that are set for an earlier time. Since bells may be lost, the table is looked at every so often all
+//! the same.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{Bus, BusError, Subscription, retry, subject};
-use engine::{DueTimer, Engine, SubmitError};
+use engine::{DueTimer, Engine, EngineError, SubmitError};
 use futures::{FutureExt as _, StreamExt as _};
-use kernel::{Command, Timestamp, command::FireTimer, event::TimerSet};
+use kernel::{Command, TimerId, Timestamp, command::FireTimer, event::TimerSet};
 use service::Tracer;
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Config, span_of};
 
-/// Longest time without a look at the table.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Commands under way at once, in claims.
-const CLAIMS_UNDER_WAY: usize = 4;
+/// How long before its time a timer is claimed.
+const AHEAD: Duration = Duration::from_secs(1);
+/// Longest time without a look at the table. Shorter than [`AHEAD`], so that only timers set for the next moment need a bell.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Most timers under claim here, in batches.
+const BATCHES_AT_HAND: usize = 16;
 /// Shortest and longest pause after a look that failed.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -34,7 +38,7 @@ pub(crate) struct Timers {
     firing: Arc<Firing>,
     timers: engine::Timers,
     batch: u32,
-    under_way: Arc<Semaphore>,
+    at_hand: Arc<Semaphore>,
 }
 
 /// What firing one timer takes.
@@ -70,21 +74,21 @@ impl Timers {
     pub(crate) fn new(engine: &Engine, tracer: Tracer, config: &Config) -> Self {
         let claim = config.timer_claim();
         let batch = config.timer_batch.max(1);
-        let permits = usize::try_from(batch).unwrap_or(1).saturating_mul(CLAIMS_UNDER_WAY);
+        let at_hand = usize::try_from(batch).unwrap_or(1).saturating_mul(BATCHES_AT_HAND);
         Self {
             firing: Arc::new(Firing { engine: engine.clone(), tracer, claim }),
             timers: engine.timers(),
             batch,
-            under_way: Arc::new(Semaphore::new(permits)),
+            at_hand: Arc::new(Semaphore::new(at_hand)),
         }
     }
 
-    /// Fires what is due until told to stop, then waits for what is under way.
+    /// Fires what is due until told to stop, then waits for what is under way and gives back the rest.
     pub(crate) async fn run(self, mut bells: Bells, stop: CancellationToken) {
         let mut pauses = retry::exponential(PAUSE.0, PAUSE.1);
-        let mut fired = JoinSet::new();
+        let mut at_hand = JoinSet::new();
         while !stop.is_cancelled() {
-            let looked = match self.claim(&mut fired).await {
+            let looked = match self.claim(&mut at_hand, &stop).await {
                 // There may be more.
                 Ok(true) => Ok(()),
                 Ok(false) => self.wait(&mut bells, &stop).await,
@@ -94,46 +98,71 @@ impl Timers {
                 Ok(()) => pauses.reset(),
                 Err(error) => pause(&error, pauses.next(), &stop).await,
             }
-            while fired.try_join_next().is_some() {}
+            while at_hand.try_join_next().is_some() {}
         }
-        while fired.join_next().await.is_some() {}
+        let unfired: Vec<TimerId> = at_hand.join_all().await.into_iter().flatten().collect();
+        if let Err(error) = self.timers.release(&unfired).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                timers = unfired.len(),
+                "timers are not given back: another scheduler has them when the claim ends"
+            );
+        }
     }
 
-    /// Claims what is due and begins to fire it. Says whether there may be more.
-    async fn claim(&self, fired: &mut JoinSet<()>) -> Result<bool, engine::EngineError> {
+    /// Claims what will soon be due, and sets a task on each timer that ends when it has fired, or with its id if it is to be
+    /// given back. Says whether there may be more.
+    async fn claim(
+        &self,
+        at_hand: &mut JoinSet<Option<TimerId>>,
+        stop: &CancellationToken,
+    ) -> Result<bool, EngineError> {
         // Not more than can be fired within the claim.
-        let Ok(room) = Arc::clone(&self.under_way).acquire_many_owned(self.batch).await else { return Ok(false) };
-        let claimed = self.timers.claim_due(self.batch, self.firing.claim).await?;
-        let mut room = room;
+        let room = stop.run_until_cancelled(Arc::clone(&self.at_hand).acquire_many_owned(self.batch)).await;
+        let Some(Ok(mut room)) = room else { return Ok(false) };
+        let claimed = self.timers.claim_ahead(self.batch, AHEAD, self.firing.claim).await?;
         let full = u32::try_from(claimed.len()).is_ok_and(|count| count >= self.batch);
         for timer in claimed {
             let place = room.split(1);
-            let firing = Arc::clone(&self.firing);
-            fired.spawn(async move {
-                firing.fire(timer).await;
-                drop(place);
+            let (firing, stop) = (Arc::clone(&self.firing), stop.clone());
+            at_hand.spawn(async move {
+                let _place = place;
+                match stop.run_until_cancelled(reach(timer.due)).await {
+                    Some(()) => firing.fire(timer).await,
+                    None => return Some(timer.timer_id),
+                }
+                None
             });
         }
         Ok(full)
     }
 
-    /// Waits until something is due, as far as that is known.
-    async fn wait(&self, bells: &mut Bells, stop: &CancellationToken) -> Result<(), engine::EngineError> {
+    /// Waits until something comes within reach, as far as that is known.
+    async fn wait(&self, bells: &mut Bells, stop: &CancellationToken) -> Result<(), EngineError> {
         while !stop.is_cancelled() {
             let due = self.timers.next_due().await?.unwrap_or(Timestamp::MAX);
             let now = Timestamp::now();
-            if due <= now {
+            let in_reach = due.checked_sub(AHEAD).unwrap_or(due);
+            if in_reach <= now {
                 return Ok(());
             }
-            let next = due.min(now.checked_add(LOOK_EVERY).unwrap_or(Timestamp::MAX));
-            let sleep = Duration::try_from(next.duration_since(now)).unwrap_or_default();
+            let next = in_reach.min(now.checked_add(LOOK_EVERY).unwrap_or(Timestamp::MAX));
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = tokio::time::sleep(sleep) => {}
-                () = bells.earlier_than(next) => {}
+                () = reach(next) => {}
+                () = bells.earlier_than(next) => return Ok(()),
             }
         }
         Ok(())
+    }
+}
+
+/// Waits until the wall clock, which may be set, shows this time.
+async fn reach(time: Timestamp) {
+    while let Ok(left) = Duration::try_from(time.duration_since(Timestamp::now()))
+        && !left.is_zero()
+    {
+        tokio::time::sleep(left).await;
     }
 }
 
@@ -171,7 +200,7 @@ impl Firing {
     }
 }
 
-async fn pause(error: &engine::EngineError, pause: Option<Duration>, stop: &CancellationToken) {
+async fn pause(error: &EngineError, pause: Option<Duration>, stop: &CancellationToken) {
     tracing::warn!(error = error as &dyn std::error::Error, "can't look at the timers at the moment");
     let _ = stop.run_until_cancelled(tokio::time::sleep(pause.unwrap_or(PAUSE.1))).await;
 }

@@ -46,76 +46,112 @@ pub struct DueApproval {
     pub expires_at: Timestamp,
 }
 
+/// Claims timers at the time $1 that are due by $2, until $3, $4 of them at most.
+///
+/// An array and a lateral look-up, not joins: the plan is made without knowing how few timers there will be, and as joins it
+/// reads all timers and all runs.
+pub(crate) const CLAIM: &str = concat!(
+    "with claimed as (
+        update timers set claimed_until = ",
+    instant!("$3"),
+    " where timer_id = any (array(
+            select timer_id from timers
+            where due <= ",
+    instant!("$2"),
+    " and (claimed_until is null or claimed_until <= ",
+    instant!("$1"),
+    ")
+            order by due limit $4 for update skip locked
+        ))
+        returning timer_id, run_id, due, purpose
+     )
+     select c.timer_id, c.run_id, r.tenant, r.sampled, c.purpose, ",
+    micros!("due"),
+    "
+     from claimed c cross join lateral (select tenant, sampled from runs where run_id = c.run_id limit 1) r
+     order by c.due"
+);
+
+/// The next time at which there is something to claim, as seen at $1. Those under claim lie around now, and are few.
+pub(crate) const NEXT: &str = concat!(
+    "select ",
+    micros!("at"),
+    " from (
+        select least(
+            (select due from timers where claimed_until is null order by due limit 1),
+            (select min(claimed_until) from timers where due <= ",
+    instant!("$1"),
+    ")
+        ) as at
+     ) next"
+);
+
 impl Timers {
     pub(crate) fn new(pool: PgPool) -> Self {
         Self { pool }
     }
 
-    /// Takes due timers, the longest overdue first. Nobody else is given them for `claim_for`; afterwards, if they are still
-    /// there, anybody is again. A timer goes away in the commit that records its firing, so no lock is held until then.
+    /// Takes timers that are due, the longest overdue first. Nobody else is given them for `claim_for`; afterwards, if they are
+    /// still there, anybody is again. A timer goes away in the commit that records its firing, so no lock is held until then.
     ///
     /// # Errors
     /// When Postgres does not answer.
     pub async fn claim_due(&self, limit: u32, claim_for: Duration) -> Result<Vec<DueTimer>, EngineError> {
-        let claim = || pg("claiming due timers");
+        self.claim_ahead(limit, Duration::ZERO, claim_for).await
+    }
+
+    /// As [`Timers::claim_due`], with those that will be due within `ahead`: so that each can be fired when its time comes,
+    /// without a look at the table in between.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn claim_ahead(
+        &self,
+        limit: u32,
+        ahead: Duration,
+        claim_for: Duration,
+    ) -> Result<Vec<DueTimer>, EngineError> {
+        let claim = || pg("claiming timers");
         // This process's clock on both sides: the kernel fires nothing that is not due by the clock of whoever submits.
         let now = Timestamp::now();
-        let until = now.checked_add(claim_for).unwrap_or(Timestamp::MAX);
-        // An array and a lateral look-up, not joins: the plan is made without knowing how few timers there will be, and as
-        // joins it reads all timers and all runs.
-        let rows = sqlx::query(concat!(
-            "with claimed as (
-                update timers set claimed_until = ",
-            instant!("$2"),
-            " where timer_id = any (array(
-                    select timer_id from timers
-                    where due <= ",
-            instant!("$1"),
-            " and (claimed_until is null or claimed_until <= ",
-            instant!("$1"),
-            ")
-                    order by due limit $3 for update skip locked
-                ))
-                returning timer_id, run_id, due, purpose
-             )
-             select c.timer_id, c.run_id, r.tenant, r.sampled, c.purpose, ",
-            micros!("due"),
-            "
-             from claimed c cross join lateral (select tenant, sampled from runs where run_id = c.run_id limit 1) r
-             order by c.due"
-        ))
-        .bind(now.as_microsecond())
-        .bind(until.as_microsecond())
-        .bind(i64::from(limit))
-        .fetch_all(&self.pool)
-        .await
-        .map_err(claim())?;
+        let later = |by: Duration| now.checked_add(by).unwrap_or(Timestamp::MAX).as_microsecond();
+        let rows = sqlx::query(CLAIM)
+            .bind(now.as_microsecond())
+            .bind(later(ahead))
+            .bind(later(ahead.saturating_add(claim_for)))
+            .bind(i64::from(limit))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(claim())?;
         rows.iter().map(due_timer).collect::<Result<_, _>>().map_err(claim())
     }
 
-    /// When there will be something to claim, as things stand: the next due time, or the end of a claim whose timer is still
-    /// there. None when there is no timer at all.
+    /// Gives claimed timers back, to whoever looks next.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn release(&self, timers: &[TimerId]) -> Result<(), EngineError> {
+        if timers.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<_> = timers.iter().map(|timer| timer.0).collect();
+        sqlx::query("update timers set claimed_until = null where timer_id = any ($1)")
+            .bind(ids)
+            .execute(&self.pool)
+            .await
+            .map_err(pg("releasing timers"))?;
+        Ok(())
+    }
+
+    /// When there will be something to claim, as things stand: the next due time, or the end of a claim whose timer is due and
+    /// still there. None when there is no timer at all.
     ///
     /// # Errors
     /// When Postgres does not answer.
     pub async fn next_due(&self) -> Result<Option<Timestamp>, EngineError> {
         let read = || pg("looking for the next timer");
-        let row = sqlx::query(concat!(
-            "select ",
-            micros!("at"),
-            " from (
-                select least(
-                    (select due from timers where claimed_until is null order by due limit 1),
-                    (select min(claimed_until) from timers where due <= ",
-            instant!("$1"),
-            ")
-                ) as at
-             ) next"
-        ))
-        .bind(Timestamp::now().as_microsecond())
-        .fetch_one(&self.pool)
-        .await
-        .map_err(read())?;
+        let row =
+            sqlx::query(NEXT).bind(Timestamp::now().as_microsecond()).fetch_one(&self.pool).await.map_err(read())?;
         Cells(&row).time_if_any("at").map_err(read())
     }
 

@@ -71,6 +71,21 @@ async fn a_scheduler_that_died_with_claims_is_stood_in_for() {
     system.close().await;
 }
 
+#[tokio::test]
+async fn a_scheduler_that_stops_gives_its_timers_back() {
+    let system = System::new().await;
+    let first = system.scheduler(|config| config.timer_claim_seconds = 3600).await;
+    let run = sleeps(&system, 1500).await;
+    let timers = system.planner.timers();
+    system.until("claim", async || timers.next_due().await.unwrap().is_none().then_some(())).await;
+    first.stop().await.unwrap();
+    assert!(timers.next_due().await.unwrap().is_some(), "anybody may have it");
+    let second = system.scheduler(|_| {}).await;
+    lateness(&system, run).await;
+    second.stop().await.unwrap();
+    system.close().await;
+}
+
 /// 10,000 timers due within a second: none is lost, none fires twice. How late they are in a build that is not optimised says
 /// little; the load test measures that. Long: it makes 10,000 runs first.
 #[tokio::test(flavor = "multi_thread")]

@@ -82,6 +82,30 @@ async fn a_claim_of_a_scheduler_that_died_runs_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_soon_due_can_be_claimed_ahead_and_given_back() {
+    let stack = TestStack::new().await.unwrap();
+    let ingress = stack.engine(Role::Ingress).await.unwrap();
+    let run = RunId::mint();
+    ingress.submit(run, create("wait"), "create", Cause::default()).await.unwrap();
+    let timers = stack.engine(Role::Scheduler).await.unwrap().timers();
+    let mut postgres = stack.postgres().await.unwrap();
+    let due = set(&mut postgres, run, -10).await;
+    let soon = set(&mut postgres, run, 30_000).await;
+    let later = set(&mut postgres, run, 3_600_000).await;
+    let (minute, long) = (Duration::from_secs(60), Duration::from_secs(600));
+    let claimed = timers.claim_ahead(10, minute, long).await.unwrap();
+    assert_eq!(claimed.iter().map(|claim| claim.timer_id).collect::<Vec<_>>(), [due, soon]);
+    assert!(timers.claim_ahead(10, minute, long).await.unwrap().is_empty());
+    timers.release(&[soon]).await.unwrap();
+    assert_eq!(timers.next_due().await.unwrap(), Some(claimed[1].due));
+    assert_eq!(timers.claim_ahead(10, minute, long).await.unwrap(), claimed[1..]);
+    for timer in [due, soon, later] {
+        sqlx::query("delete from timers where timer_id = $1").bind(timer.0).execute(&mut postgres).await.unwrap();
+    }
+    stack.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_open_questions_expire() {
     let stack = TestStack::new().await.unwrap();
     let mut postgres = stack.postgres().await.unwrap();
