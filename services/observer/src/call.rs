@@ -1,6 +1,9 @@
 //! The calls that are watched: how one is opened, kept and given back.
 
-use std::{collections::HashSet, collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
 
 use engine::{Engine, EngineError, ObserverCheckpoint};
 use kernel::{CallId, RunState, Seq, event::EventData};
@@ -104,17 +107,22 @@ impl Desk {
 
     /// The open calls of a partition that have a checkpoint: what an observer takes over from the one before.
     pub(crate) async fn left_behind(&self, partition: u8) -> Result<Vec<Tracked>, EngineError> {
-        let started = self.engine.reads().started_calls(u32::MAX).await?;
-        let started: Vec<_> = started.into_iter().filter(|call| call.activity).collect();
-        let calls: Vec<CallId> = started.iter().map(|call| call.call_id).collect();
-        let checkpoints = self.checkpoints(&calls).await?;
+        let (reads, mut after) = (self.engine.reads(), None);
         let mut tracked = Vec::new();
-        for checkpoint in checkpoints.iter().filter(|checkpoint| of_partition(checkpoint, partition)) {
-            let Some(call) = started.iter().find(|call| call.call_id == checkpoint.call_id) else { continue };
-            let address = Address { tenant: call.tenant.clone(), run_id: call.run_id, call_id: call.call_id };
-            tracked.extend(self.open(&address, None, Some(checkpoint)).await?);
+        loop {
+            let started = reads.started_calls_after(after, engine::MAX_ROWS).await?;
+            let Some(last) = started.last() else { return Ok(tracked) };
+            after = Some((last.started_at, last.call_id));
+            let activities: HashMap<_, _> =
+                started.iter().filter(|call| call.activity).map(|call| (call.call_id, call)).collect();
+            let calls: Vec<CallId> = activities.keys().copied().collect();
+            let checkpoints = self.checkpoints(&calls).await?;
+            for checkpoint in checkpoints.iter().filter(|checkpoint| of_partition(checkpoint, partition)) {
+                let Some(call) = activities.get(&checkpoint.call_id) else { continue };
+                let address = Address { tenant: call.tenant.clone(), run_id: call.run_id, call_id: call.call_id };
+                tracked.extend(self.open(&address, None, Some(checkpoint)).await?);
+            }
         }
-        Ok(tracked)
     }
 
     /// The `tool.started` behind a call: the last one among the latest events.

@@ -28,6 +28,12 @@ pub struct Config {
     pub max_running: u32,
     /// Days for which handled deliveries are remembered.
     pub inbox_days: u64,
+    /// Days for which events from outside are kept once they are dealt with. One that comes again later counts as new.
+    pub retain_external_days: u64,
+    /// Days for which idempotency keys are remembered.
+    pub retain_idempotency_days: u64,
+    /// Days after which an ended run is removed with its log and all that belongs to it; 0 is never.
+    pub retain_runs_days: u64,
 }
 
 impl Default for Config {
@@ -35,13 +41,16 @@ impl Default for Config {
         Self {
             common: Common::for_service("scheduler"),
             pool_size: 6,
-            timer_batch: 512,
+            timer_batch: 1000,
             timer_claim_seconds: 10,
             sweep_after_seconds: 5,
             reap_seconds: 5,
             neglect_seconds: 15,
             max_running: 0,
             inbox_days: 7,
+            retain_external_days: 30,
+            retain_idempotency_days: 7,
+            retain_runs_days: 0,
         }
     }
 }
@@ -69,7 +78,30 @@ impl Config {
         Duration::from_secs(self.neglect_seconds)
     }
 
-    pub(crate) fn inbox_age(&self) -> Duration {
-        Duration::from_secs(self.inbox_days.max(1).saturating_mul(24 * 3600))
+    /// How long what is kept.
+    pub(crate) fn ages(&self) -> Ages {
+        Ages {
+            inbox: days(self.inbox_days),
+            externals: days(self.retain_external_days),
+            idempotency_keys: days(self.retain_idempotency_days),
+            // A remembered key names its run.
+            ended_runs: (self.retain_runs_days > 0)
+                .then(|| days(self.retain_runs_days.max(self.retain_idempotency_days))),
+        }
     }
+}
+
+/// How long what is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ages {
+    pub(crate) inbox: Duration,
+    pub(crate) externals: Duration,
+    pub(crate) idempotency_keys: Duration,
+    /// None: for ever.
+    pub(crate) ended_runs: Option<Duration>,
+}
+
+/// At least one.
+fn days(days: u64) -> Duration {
+    Duration::from_secs(days.max(1).saturating_mul(24 * 3600))
 }

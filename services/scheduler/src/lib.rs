@@ -1,5 +1,5 @@
 //! Keeps time, and sees to it that nothing stays undone: durable timers, the outbox, work whose worker is gone, queued runs,
-//! old inbox rows.
+//! what is old enough to be forgotten.
 //!
 //! Stateless and plural. Timers are claimed row by row, so any number of schedulers fire them together, each once. The rest
 //! is upkeep whose repetition is harmless; one of the schedulers does it, by a lease that saves the others the work.
@@ -65,7 +65,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let outbox = outbox::Sweeper::new(&engine, config.sweep_after());
     let reaper = reaper::Reaper::new(&engine, config.reap_every(), config.neglect());
     let admission = admission::Admission::new(&engine, ctx.tracer.clone(), config.max_running);
-    let retention = retention::Retention::new(&engine, config.inbox_age());
+    let retention = retention::Retention::new(&engine, config.ages());
     futures::join!(
         timers.run(bells, stop.clone()),
         outbox.run(&leader, stop.clone()),

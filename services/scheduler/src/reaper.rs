@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use engine::{Engine, EngineError, Leases, Outbox, Reads};
+use engine::{AttentionRow, Engine, EngineError, Leases, Outbox, Reads};
 use kernel::{RunId, Status};
 use tokio_util::sync::CancellationToken;
 
@@ -29,26 +29,35 @@ impl Reaper {
 
     /// Looks until told to stop. No run is rung for more often than the interval.
     pub(crate) async fn run(&self, leader: &Leader, stop: CancellationToken) {
+        let mut place = None;
         loop {
             if stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_none() {
                 return;
             }
             if leader.leads()
-                && let Err(error) = self.look().await
+                && let Err(error) = self.look(&mut place).await
             {
                 tracing::warn!(error = &error as &dyn std::error::Error, "can't look for neglected work at the moment");
             }
         }
     }
 
-    async fn look(&self) -> Result<(), EngineError> {
+    async fn look(&self, place: &mut Option<RunId>) -> Result<(), EngineError> {
         let mut neglected = self.abandoned_calls().await?;
-        neglected.extend(self.neglected_runs().await?);
+        neglected.extend(self.neglected_runs(place).await?);
         for run in neglected {
-            let rung = self.outbox.ring(run).await?;
-            if rung > 0 {
-                metrics::counter!("scheduler_rings_total").increment(rung as u64);
-                tracing::info!(run_id = %run, rung, "rang for work that nobody is at");
+            match self.outbox.ring(run).await {
+                Ok(0) => {}
+                Ok(rung) => {
+                    metrics::counter!("scheduler_rings_total").increment(rung as u64);
+                    tracing::info!(run_id = %run, rung, "rang for work that nobody is at");
+                }
+                Err(error) if error.is_transient() => return Err(error),
+                // Such as a log that a newer version writes: that run is for newer instances, the others are for this one.
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(run_id = %run, error, "can't ring for a run");
+                }
             }
         }
         Ok(())
@@ -71,9 +80,24 @@ impl Reaper {
         }
     }
 
-    /// Runs with an open turn or a requested call that nobody has taken up for too long.
-    async fn neglected_runs(&self) -> Result<Vec<RunId>, EngineError> {
-        let rows = self.reads.attention(self.neglect, PAGE).await?;
+    /// Runs with an open turn or a requested call that nobody has taken up for too long: about a page of them, from where the
+    /// look before ended. When all workers are busy there may be very many, and ringing for all would not help.
+    async fn neglected_runs(&self, place: &mut Option<RunId>) -> Result<Vec<RunId>, EngineError> {
+        let mut neglected = Vec::new();
+        while neglected.len() < PAGE as usize {
+            let page = self.reads.attention_after(*place, self.neglect, PAGE).await?;
+            neglected.extend(self.unheld(&page).await?);
+            if page.len() < PAGE as usize {
+                *place = None;
+                break;
+            }
+            *place = page.last().map(|last| last.run_id);
+        }
+        Ok(neglected)
+    }
+
+    /// Those of them that nobody is at, as far as leases say.
+    async fn unheld(&self, rows: &[AttentionRow]) -> Result<Vec<RunId>, EngineError> {
         let names: Vec<_> = rows.iter().filter_map(|row| row.turn_id.map(|turn| format!("turn/{turn}"))).collect();
         let mut held = self.leases.held_many(&names).await?.into_iter();
         let neglected = rows.iter().filter(|row| match row.turn_id {

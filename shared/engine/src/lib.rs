@@ -10,7 +10,7 @@
 //! | what is written, and how | `append.rs`, `projection.rs`, `schemas/postgres/` |
 //! | how a run is loaded | `load.rs`, `snapshot.rs` |
 //! | how events leave | `outbox.rs` |
-//! | how waits meet outside events | `externals.rs`, `lookback.rs`, `matching.rs` |
+//! | how waits meet outside events | `externals.rs`, `externals/`, `lookback.rs`, `matching.rs` |
 
 mod agents;
 mod append;
@@ -30,6 +30,8 @@ mod migrate;
 mod observers;
 mod options;
 mod outbox;
+#[cfg(test)]
+mod plans;
 mod projection;
 mod reads;
 mod retention;
@@ -51,5 +53,5 @@ pub use observers::*;
 pub use options::EngineOptions;
 pub use outbox::{Outbox, Swept};
 pub use reads::*;
-pub use retention::Retention;
+pub use retention::{Removed, Retention};
 pub use timers::*;

@@ -50,7 +50,8 @@ impl ObserverCheckpoints {
     }
 
     /// Stores checkpoints, all or none. One that is older than what is there changes nothing: an observer that lost its
-    /// partition and does not know it yet cannot take the new one's state back.
+    /// partition and does not know it yet cannot take the new one's state back. One that is as old counts: time alone may
+    /// have told the observer something, such as that a call has fallen silent.
     ///
     /// # Errors
     /// When Postgres does not answer.
@@ -76,7 +77,7 @@ impl ObserverCheckpoints {
              from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[]) as c (call_id, run_id, stream_seq, state)
              on conflict (call_id) do update
              set stream_seq = excluded.stream_seq, state = excluded.state, updated_at = now()
-             where observer_checkpoints.stream_seq < excluded.stream_seq",
+             where observer_checkpoints.stream_seq <= excluded.stream_seq",
         )
         .bind(calls)
         .bind(runs)

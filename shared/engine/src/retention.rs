@@ -2,14 +2,32 @@
 
 use std::time::Duration;
 
-use sqlx::PgPool;
+use kernel::RunId;
+use sqlx::{PgPool, Row};
+use uuid::Uuid;
 
 use crate::error::{EngineError, pg};
 
+/// Runs that one step of a removal looks at.
+const RUNS: i32 = 500;
+
 /// Forgets what nobody will ask for again. Cheap to clone.
+///
+/// Every step is short and takes no lock that others wait for; what is left is for the next step.
 #[derive(Clone, Debug)]
 pub struct Retention {
     pool: PgPool,
+}
+
+/// What a step of [`Retention::remove_ended_runs`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Runs that are gone.
+    pub runs: u64,
+    /// Rows of their logs and of deliveries to them that were deleted, and those of runs that were removed before.
+    pub rows: u64,
+    /// The last run that was looked at: where the next step goes on; none after the last run of all.
+    pub next: Option<RunId>,
 }
 
 impl Retention {
@@ -23,16 +41,79 @@ impl Retention {
     /// # Errors
     /// When Postgres does not answer.
     pub async fn prune_inbox(&self, older_than: Duration, most: u32) -> Result<u64, EngineError> {
-        let deleted = sqlx::query(
-            "delete from inbox where ctid = any (array(
-                select ctid from inbox where at < now() - make_interval(secs => $1) limit $2
-             ))",
+        const PRUNE: &str = "delete from inbox where ctid = any (array(
+            select ctid from inbox where at < now() - make_interval(secs => $1) limit $2 for update skip locked))";
+        self.prune(PRUNE, older_than, most, "forgetting old deliveries").await
+    }
+
+    /// Forgets events from outside that were received longer than `older_than` ago and dealt with, `most` of them at most, and
+    /// says how many. A wait does not look back further than [`crate::EngineOptions::lookback`], and the same event coming
+    /// again after that counts as new: be generous.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn prune_externals(&self, older_than: Duration, most: u32) -> Result<u64, EngineError> {
+        const PRUNE: &str = "delete from external_events where ctid = any (array(
+            select ctid from external_events
+            where received_at < now() - make_interval(secs => $1) and dispatched_at is not null limit $2))";
+        self.prune(PRUNE, older_than, most, "forgetting old outside events").await
+    }
+
+    /// Forgets idempotency keys that were claimed longer than `older_than` ago, `most` of them at most, and says how many.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn prune_idempotency_keys(&self, older_than: Duration, most: u32) -> Result<u64, EngineError> {
+        const PRUNE: &str = "delete from idempotency_keys where ctid = any (array(
+            select ctid from idempotency_keys where created_at < now() - make_interval(secs => $1) limit $2
+            for update skip locked))";
+        self.prune(PRUNE, older_than, most, "forgetting old idempotency keys").await
+    }
+
+    /// One step of removing the runs that ended longer than `older_than` ago, with everything that Postgres has of them: looks
+    /// at some runs behind `after` and deletes about `most` rows at most. A long log takes several steps; from the first on
+    /// the run is as if it had never been. Contents in the object store stay.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn remove_ended_runs(
+        &self,
+        after: Option<RunId>,
+        older_than: Duration,
+        most: u32,
+    ) -> Result<Removed, EngineError> {
+        let removing = || pg("removing ended runs");
+        let row = sqlx::query(
+            "select o_removed, o_rows, o_last from remove_ended_runs($1, make_interval(secs => $2), $3, $4)",
         )
+        .bind(after.map(|run| run.0))
         .bind(older_than.as_secs_f64())
-        .bind(i64::from(most))
-        .execute(&self.pool)
+        .bind(RUNS)
+        .bind(i32::try_from(most).unwrap_or(i32::MAX))
+        .fetch_one(&self.pool)
         .await
-        .map_err(pg("forgetting old deliveries"))?;
+        .map_err(removing())?;
+        let removed = || -> Result<Removed, sqlx::Error> {
+            let count = |column: &str| row.try_get::<i64, _>(column).map(i64::unsigned_abs);
+            let next = row.try_get::<Option<Uuid>, _>("o_last")?.map(RunId);
+            Ok(Removed { runs: count("o_removed")?, rows: count("o_rows")?, next })
+        };
+        removed().map_err(removing())
+    }
+
+    async fn prune(
+        &self,
+        statement: &'static str,
+        older_than: Duration,
+        most: u32,
+        operation: &'static str,
+    ) -> Result<u64, EngineError> {
+        let deleted = sqlx::query(statement)
+            .bind(older_than.as_secs_f64())
+            .bind(i64::from(most))
+            .execute(&self.pool)
+            .await
+            .map_err(pg(operation))?;
         Ok(deleted.rows_affected())
     }
 }

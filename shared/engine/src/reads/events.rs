@@ -44,6 +44,14 @@ impl StoredEvent {
     }
 }
 
+/// Events of run $1 of tenant $2 behind number $3, $4 of them at most.
+pub(crate) const PAGE: &str = concat!(
+    "select run_id, seq, tenant, type, version, ",
+    micros!("at"),
+    ", cause, data
+             from events where run_id = $1 and tenant = $2 and seq > $3 order by seq limit $4"
+);
+
 impl Reads {
     /// Events of a run of this tenant after number `after`, in order, `most` of them at most.
     ///
@@ -57,19 +65,14 @@ impl Reads {
         most: u32,
     ) -> Result<Vec<StoredEvent>, EngineError> {
         let read = || pg("reading events");
-        let rows = sqlx::query(concat!(
-            "select run_id, seq, tenant, type, version, ",
-            micros!("at"),
-            ", cause, data
-             from events where run_id = $1 and tenant = $2 and seq > $3 order by seq limit $4"
-        ))
-        .bind(run.0)
-        .bind(tenant.as_str())
-        .bind(i64::try_from(after).unwrap_or(i64::MAX))
-        .bind(limit(most))
-        .fetch_all(&self.pool)
-        .await
-        .map_err(read())?;
+        let rows = sqlx::query(PAGE)
+            .bind(run.0)
+            .bind(tenant.as_str())
+            .bind(i64::try_from(after).unwrap_or(i64::MAX))
+            .bind(limit(most))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
         rows.iter().map(stored).collect::<Result<_, _>>().map_err(read())
     }
 }

@@ -1,16 +1,16 @@
 //! Reading what the log led to: the projections, and the log itself. Nothing here writes.
 //!
 //! Whatever a person asks for is asked for by tenant, and another tenant's rows are as if they did not exist. What the
-//! services need for themselves ([`Reads::attention`], [`Reads::started_calls`], [`Reads::counts`]) is over all tenants.
+//! services need for themselves ([`Reads::attention_after`], [`Reads::started_calls`], [`Reads::counts`]) is over all tenants.
 
 mod approvals;
 mod artifacts;
 mod cursor;
-mod events;
+pub(crate) mod events;
 mod queue;
 pub(crate) mod row;
 mod runs;
-mod upkeep;
+pub(crate) mod upkeep;
 mod waits;
 
 use sqlx::PgPool;

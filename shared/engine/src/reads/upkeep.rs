@@ -72,30 +72,41 @@ pub struct Counts {
     pub undispatched_externals: u64,
 }
 
+/// Runs behind run $1 that somebody should act on and that nothing has happened to since $2, $3 of them at most.
+pub(crate) const ATTENTION: &str = concat!(
+    "select run_id, tenant, status, seq, turn_id, ",
+    micros!("updated_at"),
+    "
+             from runs
+             where attention and run_id > coalesce($1, uuid '00000000-0000-0000-0000-000000000000')
+               and greatest(runs.updated_at, not_before) <= ",
+    instant!("$2"),
+    "
+             order by run_id limit $3"
+);
+
 impl Reads {
-    /// Runs that somebody should act on and that nothing has happened to for `older_than`, longest first. A run whose turn
-    /// is put off ([`super::RunRow::not_before`]) counts from then on. Whether somebody is on it is for the leases to say.
+    /// Runs that somebody should act on and that nothing has happened to for `older_than`, in the order of their ids from behind
+    /// `after`: the next page. A run whose turn is put off ([`super::RunRow::not_before`]) counts from then on. Whether
+    /// somebody is on it is for the leases to say.
     ///
     /// # Errors
     /// When Postgres does not answer.
-    pub async fn attention(&self, older_than: Duration, most: u32) -> Result<Vec<AttentionRow>, EngineError> {
+    pub async fn attention_after(
+        &self,
+        after: Option<RunId>,
+        older_than: Duration,
+        most: u32,
+    ) -> Result<Vec<AttentionRow>, EngineError> {
         let read = || pg("looking for neglected runs");
         let before = Timestamp::now().checked_sub(older_than).unwrap_or(Timestamp::MIN);
-        let rows = sqlx::query(concat!(
-            "select run_id, tenant, status, seq, turn_id, ",
-            micros!("updated_at"),
-            "
-             from runs
-             where attention and greatest(updated_at, not_before) <= ",
-            instant!("$1"),
-            "
-             order by runs.updated_at limit $2"
-        ))
-        .bind(before.as_microsecond())
-        .bind(limit(most))
-        .fetch_all(&self.pool)
-        .await
-        .map_err(read())?;
+        let rows = sqlx::query(ATTENTION)
+            .bind(after.map(|run| run.0))
+            .bind(before.as_microsecond())
+            .bind(limit(most))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
         rows.iter().map(attention_row).collect::<Result<_, _>>().map_err(read())
     }
 

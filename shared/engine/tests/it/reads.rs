@@ -209,8 +209,8 @@ async fn what_nobody_has_taken_up_is_found() {
         .await
         .unwrap();
 
-    assert!(reads.attention(Duration::from_secs(60), 10).await.unwrap().is_empty());
-    let found = reads.attention(Duration::ZERO, 10).await.unwrap();
+    assert!(reads.attention_after(None, Duration::from_secs(60), 10).await.unwrap().is_empty());
+    let found = reads.attention_after(None, Duration::ZERO, 10).await.unwrap();
     assert_eq!(found.iter().map(|row| row.run_id).collect::<Vec<_>>(), [open]);
     assert!(found[0].turn_id.is_some() && found[0].status == Status::Runnable);
 
