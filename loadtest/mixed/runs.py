@@ -122,7 +122,8 @@ class RunDriver:
 
         def say():
             self._door.post(f"/v1/runs/{self.run_id}/messages", {"text": text}, key)
-            self._said[text] = 0
+            # The log may have shown it already, if the first answer was lost.
+            self._said.setdefault(text, 0)
 
         self._later(delay, say)
 

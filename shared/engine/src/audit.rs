@@ -285,12 +285,13 @@ impl Audit {
         }
     }
 
-    /// Rows of runs that do not exist.
+    /// Rows of runs that do not exist. The log of a run that was removed leaves in steps.
     async fn orphans(&mut self) -> Result<(), EngineError> {
         for table in ["events", "inbox", "waits", "timers", "started_calls", "approvals", "artifacts", "checkpoints"] {
             let query = format!(
                 "select distinct run_id from {table} t
-                 where not exists (select from runs r where r.run_id = t.run_id) limit 100"
+                 where not exists (select from runs r where r.run_id = t.run_id)
+                   and not exists (select from removed_runs r where r.run_id = t.run_id) limit 100"
             );
             let rows =
                 sqlx::query(AssertSqlSafe(query)).fetch_all(&self.pool).await.map_err(pg("looking for orphans"))?;
