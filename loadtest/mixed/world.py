@@ -20,7 +20,7 @@ class World:
 
     def start(self):
         handler = type("Handler", (_Handler,), {"world": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -44,6 +44,11 @@ class World:
         with self._lock:
             self._counts[key] += 1
             return self._chance.choice((0.0, 0.05, 0.4))
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_):
+        """Whoever asked was killed: that is what this world is for."""
 
 
 class _Handler(BaseHTTPRequestHandler):
