@@ -7,6 +7,7 @@ use crate::{
         ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
     },
     ids::{CallId, RunId},
+    mutants::{Mutant, broken},
     state::{Entry, Fact, FactKind, RunState, Timer, Wake},
     trust::{Block, Trust},
     wait::{Condition, WakeKind},
@@ -56,6 +57,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         debounce: created.debounce,
         limits: created.limits.clone(),
         spent: Default::default(),
+        lowest_trust: created.objective.trust,
         queued: true,
         paused: false,
         ending: None,
@@ -78,6 +80,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         decided: Default::default(),
         artifacts: Default::default(),
         consumed: Default::default(),
+        waits_from: Default::default(),
     };
     state.fact(event, FactKind::Input, "The run was started with this input", created.input.clone(), None);
     if let Some(trigger) = &created.trigger {
@@ -108,7 +111,9 @@ impl RunState {
                 Speaker::Operator => {
                     self.fact(event, FactKind::Message, "The operator writes", message.block.clone(), None);
                     self.meet(event, &mut |_, on| matches!(on, Condition::OperatorInput { approval_id: None }));
-                    self.wake(event, WakeKind::OperatorInput);
+                    if !broken(Mutant::MessageWakesNobody) {
+                        self.wake(event, WakeKind::OperatorInput);
+                    }
                 }
                 Speaker::Agent => self.entry(event, "You told the operator", message.block.clone()),
             },
@@ -181,6 +186,7 @@ impl RunState {
                 self.wait = Some(registered.wait.clone());
                 self.wait_since = Some(event.at);
                 self.last_wait = self.wait.clone();
+                self.waits_from.clone_from(&self.consumed);
             }
             EventData::WaitSatisfied(satisfied) => {
                 self.wait = None;
@@ -212,6 +218,7 @@ impl RunState {
             }
             EventData::ApprovalRequested(requested) => {
                 let approval = &requested.approval;
+                self.lowest_trust = self.lowest_trust.join(approval.trust).join(approval.question.trust);
                 self.approvals.insert(approval.approval_id, approval.clone());
                 if let Some(call) = approval.call_id.and_then(|call| self.calls.get_mut(&call)) {
                     call.status = CallStatus::AwaitingApproval;
@@ -238,11 +245,12 @@ impl RunState {
         self.spent.add(&turn.usage);
         self.rejected_in_row = 0;
         self.turn = None;
-        if self.wake.is_some_and(|wake| wake.seq <= turn.based_on) {
+        if self.wake.is_some_and(|wake| wake.seq <= turn.based_on || broken(Mutant::TurnSwallowsWakes)) {
             self.wake = None;
         }
         self.facts_omitted = 0;
-        let seen = self.facts.iter().take_while(|fact| fact.seq <= turn.based_on).count();
+        let was_seen = |fact: &Fact| fact.seq <= turn.based_on || broken(Mutant::TurnSwallowsFacts);
+        let seen = self.facts.iter().take_while(|fact| was_seen(fact)).count();
         for fact in self.facts.drain(..seen).collect::<Vec<_>>() {
             self.push_history(Entry { seq: fact.seq, at: fact.at, title: fact.title, block: fact.block });
         }
@@ -308,7 +316,9 @@ impl RunState {
         let block = Block::new(text, Trust::Untrusted, source);
         if observation.decision.is_some() {
             self.fact(event, FactKind::Observation, title, block, observation.call_id);
-            self.wake(event, WakeKind::TaskResult);
+            if !broken(Mutant::ObservationWakesNobody) {
+                self.wake(event, WakeKind::TaskResult);
+            }
         } else {
             // Normal progress is folded: only the latest of a call is kept, so that a flood stays one fact.
             let same = |fact: &Fact| fact.title == title && fact.call_id == observation.call_id;
@@ -344,15 +354,22 @@ impl RunState {
                 &mut |_, on| matches!(on, Condition::OperatorInput { approval_id } if *approval_id == Some(id)),
             );
             // Like a message: what a person says is heard, also when the wait that asked has been replaced.
-            self.wake(event, WakeKind::OperatorInput);
+            if !broken(Mutant::AnswerWakesNobody) {
+                self.wake(event, WakeKind::OperatorInput);
+            }
         }
     }
 
     fn close_call(&mut self, event: &Event, call_id: CallId, kind: FactKind, how: &str, block: Block) {
-        if let Some(call) = self.calls.remove(&call_id) {
+        let stays = broken(Mutant::EndsTwice);
+        let ended = if stays { self.calls.get(&call_id).cloned() } else { self.calls.remove(&call_id) };
+        if let Some(call) = ended {
             let title = format!("`{}` {how}", call.request.tool);
             self.fact(event, kind, title, block, Some(call_id));
-            self.meet(event, &mut |_, on| matches!(on, Condition::TaskResult { call_id: named } if *named == call_id));
+            self.meet(event, &mut |_, on| match on {
+                Condition::TaskResult { call_id: named } => *named == call_id && !broken(Mutant::EndMeetsNoWait),
+                _ => false,
+            });
         }
     }
 
@@ -367,6 +384,7 @@ impl RunState {
         if self.artifacts.len() == crate::state::MAX_REMEMBERED {
             self.artifacts.pop_front();
         }
+        self.lowest_trust = self.lowest_trust.join(artifact.trust);
         self.artifacts.push_back(artifact);
     }
 

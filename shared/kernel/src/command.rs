@@ -184,6 +184,26 @@ pub struct TurnOutcome {
     pub model_ms: u64,
 }
 
+impl TurnOutcome {
+    /// The same outcome, all of it trusted no more than `most`.
+    #[must_use]
+    pub(crate) fn believed(&self, most: Trust) -> Self {
+        let mut outcome = self.clone();
+        let most = most.join(outcome.trust);
+        let blocks = outcome.text.iter_mut().chain(&mut outcome.say).map(|block| &mut block.trust);
+        let calls = outcome.calls.iter_mut().map(|call| &mut call.trust);
+        let artifacts = outcome.artifacts.iter_mut().map(|artifact| &mut artifact.trust);
+        let question = outcome.question.iter_mut().flat_map(|asked| [&mut asked.trust, &mut asked.question.trust]);
+        let end = outcome.end.iter_mut().map(|end| match end {
+            EndRequest::Complete(block) | EndRequest::Fail(block) => &mut block.trust,
+        });
+        for trust in blocks.chain(calls).chain(artifacts).chain(question).chain(end).chain([&mut outcome.trust]) {
+            *trust = trust.join(most);
+        }
+        outcome
+    }
+}
+
 /// How a turn wants the run to end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EndRequest {

@@ -12,6 +12,10 @@ pub mod command;
 mod decide;
 pub mod event;
 pub mod ids;
+#[cfg(not(feature = "mutants"))]
+mod mutants;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod rejection;
 pub mod slice;
 pub mod state;

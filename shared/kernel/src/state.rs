@@ -11,14 +11,15 @@ use crate::{
     call::{Approval, ArtifactRef, Call},
     event::{Ending, ExternalRef, PlanStep, RunRunnable, TimerPurpose},
     ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId},
+    mutants::{self, Mutant, broken},
     status::Status,
-    trust::Block,
+    trust::{Block, Trust},
     units::Duration,
     wait::{Wait, WakeKind},
 };
 
 /// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
-pub const STATE_VERSION: u32 = 1;
+pub const STATE_VERSION: u32 = 2;
 
 /// Most facts that wait for a turn one by one; older ones are counted, and stay in the log.
 pub const MAX_FACTS: usize = 64;
@@ -71,6 +72,8 @@ pub struct RunState {
     pub limits: Limits,
     /// What it has spent.
     pub spent: Spent,
+    /// The least trust of all content that ever entered the run, in whatever way.
+    pub lowest_trust: Trust,
     /// Whether it still waits for admission.
     pub queued: bool,
     /// Whether an operator holds it.
@@ -88,7 +91,7 @@ pub struct RunState {
     /// Turns refused in a row.
     pub rejected_in_row: u32,
     /// The last event that asks for a turn and that no committed turn has seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "mutants::leaves_out")]
     pub wake: Option<Wake>,
     /// What has happened since the last committed turn.
     pub facts: VecDeque<Fact>,
@@ -121,6 +124,10 @@ pub struct RunState {
     pub artifacts: VecDeque<ArtifactRef>,
     /// By resource key, the position of the last outside event that this run consumed.
     pub consumed: BTreeMap<String, i64>,
+    /// By resource key, the position of the last outside event that was consumed before the wait was registered: what the
+    /// wait is about comes after it. Keys of which nothing was consumed are missing.
+    #[serde(default)]
+    pub waits_from: BTreeMap<String, i64>,
 }
 
 /// The open turn.
@@ -289,15 +296,19 @@ impl RunState {
 
     pub(crate) fn push_fact(&mut self, fact: Fact) {
         if self.facts.len() == MAX_FACTS {
-            // The oldest goes, but what the run was started with and what people said stays as long as possible.
-            let oldest = self
-                .facts
-                .iter()
-                .position(|fact| !matches!(fact.kind, FactKind::Input | FactKind::Message))
-                .unwrap_or(0);
+            // The oldest goes of what matters least: first what was merely noticed, then the ends of calls, since a turn
+            // may still be owed to them, and last what the run was started with and what people said.
+            let importance = |fact: &Fact| match fact.kind {
+                FactKind::Input | FactKind::Message => 2,
+                FactKind::Result | FactKind::Failure => 1,
+                _ => 0,
+            };
+            let least = self.facts.iter().enumerate().min_by_key(|(_, fact)| importance(fact));
+            let oldest = least.map_or(0, |(number, _)| number);
             self.facts.remove(oldest);
             self.facts_omitted += 1;
         }
+        self.lowest_trust = self.lowest_trust.join(fact.block.trust);
         self.facts.push_back(Fact { block: fact.block.excerpt(FACT_BYTES), ..fact });
     }
 
@@ -305,11 +316,14 @@ impl RunState {
         if self.history.len() == MAX_HISTORY {
             self.history.pop_front();
         }
+        self.lowest_trust = self.lowest_trust.join(entry.block.trust);
         self.history.push_back(Entry { block: entry.block.excerpt(HISTORY_BYTES), ..entry });
     }
 
     pub(crate) fn remember_decided(&mut self, approval: ApprovalId, verdict: &str) {
-        self.approvals.remove(&approval);
+        if !broken(Mutant::DecidesTwice) {
+            self.approvals.remove(&approval);
+        }
         if self.decided.len() == MAX_REMEMBERED {
             self.decided.pop_front();
         }

@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ApprovalId, CallId, Seq, TimerId, WaitId};
+use crate::{
+    ids::{ApprovalId, CallId, Seq, TimerId, WaitId},
+    mutants::{Mutant, broken},
+};
 
 /// The only four kinds of wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -163,6 +166,8 @@ impl WaitExpr {
     #[must_use]
     pub fn is_met(&self) -> bool {
         match self {
+            Self::Any(of) if broken(Mutant::AnyIsAll) => of.iter().all(Self::is_met),
+            Self::All(of) if broken(Mutant::AllIsAny) => of.iter().any(Self::is_met),
             Self::Any(of) => of.iter().any(Self::is_met),
             Self::All(of) => of.iter().all(Self::is_met),
             Self::On(leaf) => leaf.met_by.is_some(),

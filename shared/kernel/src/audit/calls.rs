@@ -107,7 +107,9 @@ impl Calls {
                 self.decide(event, denied.approval_id, true, report);
             }
             EventData::ApprovalExpired(expired) => {
-                self.decide(event, expired.approval_id, false, report);
+                let question = self.decide(event, expired.approval_id, false, report);
+                let early = question.filter(|question| expired.reason == "no_answer" && event.at < question.expires_at);
+                report.expect(early.is_none(), event, rules::DECIDED_ONCE, || format!("{early:?} has time left"));
             }
             _ => {}
         }

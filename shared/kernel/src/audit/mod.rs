@@ -156,7 +156,7 @@ impl RunAudit {
         self.log.see(event, report);
         self.trust.see(event, &self.calls, report);
         self.turns.see(event, &self.calls, report);
-        self.waits.see(event, report);
+        self.waits.see(event, &self.calls, report);
         self.calls.see(event, report);
         self.control.see(event, &self.calls, &self.waits, report);
     }

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 
-use super::{Report, calls::End, rules};
+use super::{
+    Report,
+    calls::{Calls, End},
+    rules,
+};
 use crate::{
     event::{Event, EventData, ExternalMatched, Speaker, TimerFired},
     ids::{ApprovalId, CallId, Seq, TimerId, WaitId},
@@ -29,9 +33,11 @@ struct Current {
 }
 
 impl Current {
-    fn new(wait: &Wait) -> Self {
+    /// What names a call that is not open (any more) is met from the beginning.
+    fn new(wait: &Wait, calls: &Calls) -> Self {
         let leaves = wait.on.leaves();
-        let met = leaves.iter().map(|leaf| leaf.met_by.is_some()).collect();
+        let is_met = |on: &Condition| matches!(on, Condition::TaskResult { call_id } if !calls.is_open(*call_id));
+        let met = leaves.iter().map(|leaf| is_met(&leaf.condition)).collect();
         let conditions = leaves.into_iter().map(|leaf| leaf.condition.clone()).collect();
         Self { wait: wait.clone(), conditions, met }
     }
@@ -58,7 +64,7 @@ fn holds(on: &WaitExpr, met: &mut impl Iterator<Item = bool>) -> bool {
 }
 
 impl Waits {
-    pub(super) fn see(&mut self, event: &Event, report: &mut Report) {
+    pub(super) fn see(&mut self, event: &Event, calls: &Calls, report: &mut Report) {
         match &event.data {
             EventData::RunCreated(created) => {
                 self.consumed.extend(created.trigger.as_ref().map(|trigger| (trigger.position, None)));
@@ -66,7 +72,7 @@ impl Waits {
             EventData::WaitRegistered(registered) => {
                 let free = self.current.is_none();
                 report.expect(free, event, rules::ONE_WAIT, || "another wait is registered".to_owned());
-                self.current = Some(Current::new(&registered.wait));
+                self.current = Some(Current::new(&registered.wait, calls));
             }
             EventData::WaitSatisfied(satisfied) => self.leave(event, satisfied.wait_id, Some(true), report),
             EventData::WaitExpired(expired) => self.leave(event, expired.wait_id, Some(false), report),

@@ -6,6 +6,7 @@ use crate::{
     command::{DecideApproval, ExpireApproval},
     event::{ApprovalDenied, ApprovalExpired, ApprovalGranted, ApprovalRequested, ToolDenied},
     ids::{ApprovalId, CallId},
+    mutants::{Mutant, broken},
     rejection::Rejection,
     trust::{Block, Trust},
 };
@@ -36,13 +37,16 @@ impl Decider {
     pub(super) fn decide_approval(&mut self, decision: &DecideApproval) -> Result<(), Rejection> {
         let approval_id = decision.approval_id;
         let approval = self.open_approval(approval_id)?;
-        if self.now >= approval.expires_at {
+        if self.now >= approval.expires_at && !broken(Mutant::DecidesTooLate) {
             return Err(Rejection::ApprovalExpired(approval_id));
         }
         let call_id = approval.call_id;
         match decision.verdict {
             Verdict::Approve => {
                 let mut binding = approval.binding.clone();
+                if broken(Mutant::BindsOtherwise) {
+                    binding.schema.clear();
+                }
                 let edited = decision.edited.clone().map(|(arguments, digest)| {
                     binding.arguments = digest;
                     arguments
@@ -68,7 +72,7 @@ impl Decider {
 
     pub(super) fn expire_approval(&mut self, expire: &ExpireApproval) -> Result<(), Rejection> {
         let approval = self.open_approval(expire.approval_id)?;
-        if self.now < approval.expires_at {
+        if self.now < approval.expires_at && !broken(Mutant::ExpiresTooEarly) {
             return Ok(());
         }
         let call_id = approval.call_id;
@@ -79,7 +83,7 @@ impl Decider {
     }
 
     fn deny_held_call(&mut self, call_id: Option<CallId>, code: &str, reason: Block) {
-        let held = call_id.filter(|call| self.state.calls.contains_key(call));
+        let held = call_id.filter(|call| self.state.calls.contains_key(call) && !broken(Mutant::NoLeavesCallOpen));
         if let Some(call_id) = held {
             self.emit(ToolDenied { call_id, code: code.to_owned(), reason });
         }

@@ -9,6 +9,7 @@ use crate::{
         ToolReconciled, ToolStarted,
     },
     ids::CallId,
+    mutants::{Mutant, broken},
     rejection::Rejection,
     trust::{Block, Trust},
     units::{Duration, later},
@@ -24,7 +25,11 @@ impl Decider {
 
     fn unstarted(&self, call_id: CallId) -> Result<&Call, Rejection> {
         let call = self.call(call_id)?;
-        if call.is_started() { Err(Rejection::CallStatus(call_id, call.status)) } else { Ok(call) }
+        if call.is_started() && !broken(Mutant::DeniesTheStarted) {
+            Err(Rejection::CallStatus(call_id, call.status))
+        } else {
+            Ok(call)
+        }
     }
 
     pub(super) fn deny_call(&mut self, deny: &DenyCall) -> Result<(), Rejection> {
@@ -34,21 +39,24 @@ impl Decider {
     }
 
     pub(super) fn start_call(&mut self, start: &StartCall) -> Result<(), Rejection> {
-        self.refuse_if_ending()?;
-        if self.state.paused {
+        if !broken(Mutant::StartsWhileEnding) {
+            self.refuse_if_ending()?;
+        }
+        if self.state.paused && !broken(Mutant::StartsWhileHeld) {
             return Err(Rejection::Paused);
         }
         let call = self.call(start.call_id)?;
         let may_start = match call.status {
             CallStatus::Requested | CallStatus::Approved => true,
             // Its first executor is gone; doing it again is the same as doing it once.
-            CallStatus::Started | CallStatus::InDoubt => call.request.idempotent,
-            CallStatus::AwaitingApproval => false,
+            CallStatus::Started | CallStatus::InDoubt => call.request.idempotent || broken(Mutant::RepeatsBlindly),
+            CallStatus::AwaitingApproval => broken(Mutant::StartsUnapproved),
         };
         if !may_start {
             return Err(Rejection::CallStatus(start.call_id, call.status));
         }
-        if call.grant.as_ref().is_some_and(|grant| grant.binding != start.binding) {
+        let differs = call.grant.as_ref().is_some_and(|grant| grant.binding != start.binding);
+        if differs && !broken(Mutant::StartsOtherwise) {
             return Err(Rejection::GrantMismatch(start.call_id));
         }
         let started = ToolStarted {
@@ -67,7 +75,7 @@ impl Decider {
         let call = self.call(call_id)?;
         let ready = match call.status {
             CallStatus::Started | CallStatus::InDoubt => true,
-            CallStatus::Requested | CallStatus::Approved => !call.needs_start(),
+            CallStatus::Requested | CallStatus::Approved => !call.needs_start() || broken(Mutant::EndsUnstarted),
             CallStatus::AwaitingApproval => false,
         };
         if ready { Ok(call) } else { Err(Rejection::CallStatus(call_id, call.status)) }
@@ -112,12 +120,12 @@ impl Decider {
         if reconcile.finding == Finding::NotDone {
             let started = call.started_at.unwrap_or(self.now);
             let settled = later(later(started, call.request.timeout), DOUBT_MARGIN);
-            if self.now < settled {
+            if self.now < settled && !broken(Mutant::BelievesTooEarly) {
                 return Err(Rejection::TooEarly(call_id, settled));
             }
         }
         self.emit(ToolReconciled { call_id, finding: reconcile.finding, evidence: reconcile.evidence.clone() });
-        if reconcile.finding == Finding::Done {
+        if reconcile.finding == Finding::Done && !broken(Mutant::FindsWithoutEnd) {
             let result = reconcile.result.clone().unwrap_or_else(|| CallResult {
                 block: reconcile.evidence.clone(),
                 value: None,

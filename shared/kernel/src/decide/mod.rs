@@ -16,6 +16,7 @@ use crate::{
         RunCompleted, RunFailed, RunRunnable, TimerCancelled, ToolCancelled, WaitCancelled, WaitSatisfied,
     },
     ids::{RunId, TimerId, TurnId},
+    mutants::{Mutant, broken},
     rejection::Rejection,
     state::{FactKind, RunState},
     trust::{Block, Trust},
@@ -47,7 +48,7 @@ pub fn decide(
         return control::create(run_id, state, create, now);
     }
     let state = state.ok_or(Rejection::NoSuchRun)?;
-    if state.ended {
+    if state.ended && !broken(Mutant::GoesOnAfterTheEnd) {
         return Err(Rejection::Ended(state.status()));
     }
     let mut decider = Decider::new(state, now);
@@ -90,7 +91,8 @@ struct Decider {
 impl Decider {
     fn new(state: &RunState, now: Timestamp) -> Self {
         // Time within a run never goes back, whatever the clocks of the services say.
-        Self { state: state.clone(), events: Vec::new(), now: now.max(state.updated_at) }
+        let earliest = if broken(Mutant::TimeGoesBack) { now } else { state.updated_at };
+        Self { state: state.clone(), events: Vec::new(), now: now.max(earliest) }
     }
 
     fn into_decision(self) -> Decision {
@@ -98,7 +100,8 @@ impl Decider {
     }
 
     fn emit(&mut self, data: impl Into<EventData>) {
-        let event = Event { seq: self.state.seq + 1, at: self.now, data: data.into() };
+        let seq = self.state.seq + if broken(Mutant::SkipsSeqs) { 2 } else { 1 };
+        let event = Event { seq, at: self.now, data: data.into() };
         self.state.fold(&event);
         self.events.push(event);
     }
@@ -123,7 +126,7 @@ impl Decider {
         }
         if let Some(wake) = self.state.wake {
             self.open_turn(Some(wake.kind), None);
-        } else if self.state.results_complete() {
+        } else if self.state.results_complete() && !broken(Mutant::ResultsWakeNobody) {
             self.open_turn(Some(WakeKind::TaskResult), None);
         }
     }
@@ -140,7 +143,8 @@ impl Decider {
     }
 
     fn satisfy_wait(&mut self) {
-        let Some(wait) = self.state.wait.as_ref().filter(|wait| wait.on.is_met()) else { return };
+        let met = self.state.wait.as_ref().filter(|wait| wait.on.is_met() && !broken(Mutant::NeverSatisfied));
+        let Some(wait) = met else { return };
         let wait_id = wait.wait_id;
         let met = wait.on.leaves().into_iter().filter_map(|leaf| Some((leaf.met_by?, leaf.condition.wake_kind())));
         let Some((by, kind)) = met.max_by_key(|(seq, _)| *seq) else { return };
@@ -150,8 +154,12 @@ impl Decider {
 
     /// Opens the next turn, unless the budget forbids it.
     fn open_turn(&mut self, wake: Option<WakeKind>, not_before: Option<Timestamp>) {
-        if let Some(limit) = self.state.spent.forbids_turn(&self.state.limits) {
+        let exceeded = self.state.spent.forbids_turn(&self.state.limits);
+        if let Some(limit) = exceeded.filter(|_| !broken(Mutant::TurnsBeyondBudget)) {
             self.emit(BudgetExceeded { limit });
+            if broken(Mutant::BudgetEndsNothing) {
+                return;
+            }
             let text = Block::new("The budget is used up.", Trust::System, "runtime");
             self.begin_end(Ending { outcome: Outcome::Failed, rule: limit.into(), text });
             return;
@@ -169,13 +177,16 @@ impl Decider {
         if let Some(wait_id) = self.state.wait.as_ref().map(|wait| wait.wait_id) {
             self.emit(WaitCancelled { wait_id, reason: "the run is ending".to_owned() });
         }
-        self.cancel_timers(|_| true);
-        for approval_id in self.state.approvals.keys().copied().collect::<Vec<_>>() {
+        if !broken(Mutant::LeavesTimers) {
+            self.cancel_timers(|_| true);
+        }
+        let questions = self.state.approvals.keys().filter(|_| !broken(Mutant::LeavesQuestions));
+        for approval_id in questions.copied().collect::<Vec<_>>() {
             self.emit(ApprovalExpired { approval_id, reason: "the run is ending".to_owned() });
         }
         self.cancel_unstarted_calls("the run is ending");
         let open_calls: Vec<_> = self.state.started_calls().map(|call| call.request.call_id).collect();
-        if open_calls.is_empty() {
+        if open_calls.is_empty() || broken(Mutant::EndsOverOpenCalls) {
             self.emit_end(ending);
         } else {
             self.emit(RunCancelRequested { ending, open_calls });
@@ -198,7 +209,8 @@ impl Decider {
     }
 
     fn cancel_unstarted_calls(&mut self, reason: &str) {
-        let unstarted = self.state.calls.values().filter(|call| !call.is_started());
+        let unstarted =
+            self.state.calls.values().filter(|call| !call.is_started() && !broken(Mutant::EndingSparesUnstarted));
         for call_id in unstarted.map(|call| call.request.call_id).collect::<Vec<_>>() {
             self.emit(ToolCancelled { call_id, reason: reason.to_owned(), started: false });
         }

@@ -9,6 +9,7 @@ use crate::{
         WaitRegistered,
     },
     ids::WaitId,
+    mutants::{Mutant, broken},
     rejection::Rejection,
     trust::{Block, Trust},
     units::{Duration, later},
@@ -20,13 +21,16 @@ const MAX_REJECTED_IN_ROW: u32 = 3;
 
 impl Decider {
     pub(super) fn commit_turn(&mut self, outcome: &TurnOutcome) -> Result<(), Rejection> {
-        if !self.state.is_open_turn(outcome.turn_id) {
+        if !self.state.is_open_turn(outcome.turn_id) && !broken(Mutant::CommitsAnyTurn) {
             return self.record_superseded(outcome);
         }
         let problems = self.problems(outcome);
         if !problems.is_empty() {
             return Err(Rejection::InvalidOutcome(problems));
         }
+        // Whatever the planner says: a turn, and all that it makes, is believed no more than anything it may have seen.
+        let most = if broken(Mutant::BelievesThePlanner) { Trust::Operator } else { self.state.lowest_trust };
+        let outcome = &outcome.believed(most);
         let overtaken = self.has_fresh_message(outcome.based_on);
         self.emit_turn(outcome, overtaken);
         for artifact in &outcome.artifacts {
@@ -90,6 +94,9 @@ impl Decider {
     /// What is wrong with an outcome, in words for the model.
     fn problems(&self, outcome: &TurnOutcome) -> Vec<String> {
         let mut problems = Vec::new();
+        if outcome.based_on > self.state.seq && !broken(Mutant::SeesTheFuture) {
+            problems.push("the outcome is about a state that the run never had: look again".to_owned());
+        }
         let ends = outcome.end.is_some();
         if ends && !(outcome.calls.is_empty() && outcome.wait.is_none() && outcome.question.is_none()) {
             problems.push("`complete` and `fail` cannot stand beside tool calls, waits or questions".to_owned());
@@ -98,7 +105,8 @@ impl Decider {
             let open: Vec<_> = self.state.calls.values().map(|call| call.request.tool.as_str()).collect();
             problems.push(format!("calls are still open ({}): wait for them before `complete`", open.join(", ")));
         }
-        if !self.state.spent.allows_calls(&self.state.limits, outcome.calls.len()) {
+        let allowed = self.state.spent.allows_calls(&self.state.limits, outcome.calls.len());
+        if !allowed && !broken(Mutant::CallsBeyondBudget) {
             problems.push("the budget of tool calls is used up: complete or fail".to_owned());
         }
         problems.extend(outcome.wait.as_ref().and_then(|wait| wait.on.problem()));
@@ -108,7 +116,7 @@ impl Decider {
         if seen.len() < outcome.calls.len() || seen.iter().any(|call| self.state.calls.contains_key(call)) {
             problems.push("two calls have the same id".to_owned());
         }
-        if self.does_nothing(outcome) {
+        if self.does_nothing(outcome) && !broken(Mutant::SleepsOnNothing) {
             problems.push("call a tool, wait for something, ask the operator, or complete".to_owned());
         }
         problems
@@ -153,7 +161,10 @@ impl Decider {
         // A call that is named but no longer open ended while the turn was under way.
         let seq = self.state.seq;
         let calls = &self.state.calls;
-        wait.on.meet(seq, &mut |_, on| matches!(on, Condition::TaskResult { call_id } if !calls.contains_key(call_id)));
+        wait.on.meet(seq, &mut |_, on| match on {
+            Condition::TaskResult { call_id } => !calls.contains_key(call_id) && !broken(Mutant::WaitsForTheEnded),
+            _ => false,
+        });
         let timers: Vec<_> = wait.on.leaves().into_iter().filter_map(timer_of).collect();
         let deadline = wait.deadline.map(|due| (wait.deadline_timer(self.state.run_id), due));
         self.emit(WaitRegistered { wait });

@@ -5,7 +5,9 @@ use crate::{
     budget::LimitName,
     command::{DeliverExternal, FireTimer},
     event::{BudgetExceeded, Ending, ExternalMatched, Outcome, TimerFired, TimerPurpose, WaitExpired},
+    mutants::{Mutant, broken},
     rejection::Rejection,
+    state::Timer,
     trust::{Block, Trust},
     wait::Condition,
 };
@@ -13,7 +15,8 @@ use crate::{
 impl Decider {
     /// A timer that is not set (any more), or not due yet, does nothing: it may be fired twice, or by a wrong clock.
     pub(super) fn fire_timer(&mut self, fire: &FireTimer) -> Result<(), Rejection> {
-        let Some(timer) = self.state.timers.get(&fire.timer_id).copied().filter(|timer| timer.due <= self.now) else {
+        let is_due = |timer: &Timer| timer.due <= self.now || broken(Mutant::FiresEarly);
+        let Some(timer) = self.state.timers.get(&fire.timer_id).copied().filter(is_due) else {
             return Ok(());
         };
         self.emit(TimerFired { timer_id: fire.timer_id, due: timer.due });
@@ -38,19 +41,25 @@ impl Decider {
         Ok(())
     }
 
-    /// An event for a wait that is gone, or for a condition that was met, does nothing.
+    /// An event for a wait that is gone, for a condition that was met, or from before what the run consumed last when it
+    /// registered the wait, does nothing.
     pub(super) fn deliver_external(&mut self, deliver: &DeliverExternal) -> Result<(), Rejection> {
         let leaves = self.state.wait.as_ref().filter(|wait| wait.wait_id == deliver.wait_id);
-        let meets = leaves.is_some_and(|wait| {
-            wait.on
-                .leaves()
-                .get(usize::from(deliver.leaf))
-                .is_some_and(|leaf| leaf.met_by.is_none() && matches!(leaf.condition, Condition::External(_)))
-        });
+        let from = self.state.waits_from.get(&deliver.external.resource_key);
+        let is_new = from.is_none_or(|from| deliver.external.position > *from) || broken(Mutant::ConsumesAgain);
+        let meets = is_new
+            && leaves.is_some_and(|wait| {
+                wait.on
+                    .leaves()
+                    .get(usize::from(deliver.leaf))
+                    .filter(|leaf| leaf.met_by.is_none() || broken(Mutant::MeetsAgain))
+                    .is_some_and(|leaf| matches!(leaf.condition, Condition::External(_)))
+            });
         if meets {
             let DeliverExternal { external, wait_id, leaf, block } = deliver.clone();
             // Whatever the door says: an event from outside is data.
-            let block = Block { trust: Trust::Untrusted, ..block };
+            let trust = if broken(Mutant::BelievesOutside) { block.trust } else { Trust::Untrusted };
+            let block = Block { trust, ..block };
             self.emit(ExternalMatched { external, wait_id, leaf, block });
         }
         Ok(())

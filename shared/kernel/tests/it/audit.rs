@@ -94,7 +94,16 @@ fn a_turn_is_believed_no_more_than_what_it_saw() {
     let mut run = Run::started(Limits::default());
     let ids = run.request(vec![run.call("read", Effect::Read, CallKind::Call)]);
     run.must(completed(ids[0]));
+    // The planner believes itself too much.
     run.commit(TurnOutcome { text: Some(block("so it is")), ..run.outcome() });
+    assert_eq!(audit(&run), Vec::<&str>::new(), "the rules do not");
+    let turn = run.log.iter_mut().rev().find_map(|event| match &mut event.data {
+        EventData::TurnCompleted(turn) => Some(turn),
+        _ => None,
+    });
+    let turn = turn.unwrap();
+    assert_eq!(turn.trust, Trust::Untrusted);
+    turn.trust = Trust::System;
     assert_eq!(audit(&run), [rules::TRUST]);
 }
 

@@ -370,3 +370,124 @@ fn failures_are_facts_for_the_next_turn() {
     let fact = run.state().facts.back().unwrap();
     assert_eq!((fact.kind, fact.block.text.as_str()), (FactKind::Failure, "no such file"));
 }
+
+#[test]
+fn an_outcome_about_a_state_that_never_was_is_refused() {
+    let mut run = Run::started(Limits::default());
+    let end = Some(EndRequest::Complete(block("done")));
+    let outcome = TurnOutcome { end, based_on: run.state().seq + 1, ..run.outcome() };
+    let refused = run.send(&Command::CommitTurn(Box::new(outcome)));
+    assert!(matches!(refused, Err(Rejection::InvalidOutcome(_))), "{refused:?}");
+}
+
+fn merged(exclusive: bool) -> WaitExpr {
+    let (source, event_type, subject) = ("forge".into(), "merged*".into(), "1".into());
+    Condition::External(ExternalPattern { source, event_type, subject, filter: None, exclusive }).into()
+}
+
+fn delivery(run: &Run, position: i64, leaf: u16) -> Command {
+    Command::DeliverExternal(Box::new(DeliverExternal {
+        external: ExternalRef {
+            position,
+            source: "forge".into(),
+            id: format!("e{position}"),
+            event_type: "merged".into(),
+            resource_key: "forge:1".into(),
+            traceparent: None,
+        },
+        wait_id: run.state().wait.as_ref().unwrap().wait_id,
+        leaf,
+        block: Block::new("merged", Trust::Untrusted, "event:forge/e"),
+    }))
+}
+
+#[test]
+fn an_event_that_the_run_had_is_not_for_its_next_wait() {
+    let mut run = Run::started(Limits::default());
+    run.commit(TurnOutcome { wait: Some(wait_for(merged(false))), ..run.outcome() });
+    run.must(delivery(&run, 7, 0));
+    run.commit(TurnOutcome { wait: Some(wait_for(merged(false))), ..run.outcome() });
+    assert!(run.must(delivery(&run, 7, 0)).is_empty(), "dispatched once more after a crash");
+    assert!(run.must(delivery(&run, 6, 0)).is_empty(), "dispatched late");
+    assert_eq!(run.must(delivery(&run, 8, 0)), ["external.matched", "wait.satisfied", "run.runnable"]);
+}
+
+#[test]
+fn events_for_one_wait_may_come_in_any_order() {
+    let mut run = Run::started(Limits::default());
+    let on = WaitExpr::All(vec![merged(false), merged(false)]);
+    run.commit(TurnOutcome { wait: Some(wait_for(on)), ..run.outcome() });
+    assert_eq!(run.must(delivery(&run, 7, 1)), ["external.matched"]);
+    assert_eq!(run.must(delivery(&run, 6, 0)), ["external.matched", "wait.satisfied", "run.runnable"]);
+}
+
+#[test]
+fn a_result_is_not_pushed_out_by_a_flood() {
+    let mut run = Run::started(Limits::default());
+    let ids = run.request(vec![
+        run.call("build", Effect::Write, CallKind::Activity),
+        run.call("read", Effect::Read, CallKind::Call),
+    ]);
+    run.must(Command::StartCall(start(ids[0])));
+    run.must(Command::AddMessage(AddMessage { block: block("hurry") }));
+    let outcome =
+        TurnOutcome { wait: Some(wait_for(Condition::TaskResult { call_id: ids[0] }.into())), ..run.outcome() };
+    run.must(completed(ids[1]));
+    for phase in 0..100 {
+        let observation = Observation { phase: format!("{phase} %"), ..observation(ids[0], None) };
+        run.must(Command::Observe(observation));
+    }
+    assert_eq!(run.commit(outcome).last(), Some(&"run.runnable"), "the result came while the turn was under way");
+}
+
+#[test]
+fn the_first_of_several_satisfies_and_the_others_do_nothing() {
+    let mut run = Run::started(Limits::default());
+    let timer = |name: &str, due| Condition::Timer { timer_id: TimerId::derive(run.id, name), due: at(due) }.into();
+    let any = (0..20).map(|number| timer(&format!("t{number}"), 100 + number)).collect();
+    let on =
+        WaitExpr::Any(vec![WaitExpr::Any(any), merged(false), WaitExpr::All(vec![timer("late", 900), merged(true)])]);
+    let deadline = Some(at(1000));
+    run.commit(TurnOutcome { wait: Some(WaitRequest { deadline, ..wait_for(on) }), ..run.outcome() });
+    assert_eq!(run.state().timers.len(), 22, "with the deadline's");
+    let late = delivery(&run, 9, 22);
+    let events = run.must(delivery(&run, 8, 20));
+    assert_eq!(events, ["external.matched", "wait.satisfied", "timer.cancelled", "run.runnable"]);
+    assert!(run.state().timers.is_empty() && run.state().wait.is_none(), "nothing of it is left");
+    assert!(run.must(late).is_empty());
+    assert_eq!(run.state().status(), Status::Runnable);
+}
+
+#[test]
+fn a_deadline_beside_an_event_goes_with_it() {
+    let mut run = Run::started(Limits::default());
+    let wait = |deadline| WaitRequest { deadline: Some(at(deadline)), ..wait_for(merged(false)) };
+    run.commit(TurnOutcome { wait: Some(wait(50)), ..run.outcome() });
+    let timer_id = *run.state().timers.keys().next().unwrap();
+    assert_eq!(run.must(delivery(&run, 7, 0))[1..], ["wait.satisfied", "timer.cancelled", "run.runnable"]);
+    run.now = 60;
+    assert!(run.must(Command::FireTimer(FireTimer { timer_id })).is_empty(), "too late to matter");
+
+    run.commit(TurnOutcome { wait: Some(wait(100)), ..run.outcome() });
+    let late = delivery(&run, 8, 0);
+    let timer_id = *run.state().timers.keys().next().unwrap();
+    run.now = 100;
+    assert_eq!(run.must(Command::FireTimer(FireTimer { timer_id })), ["timer.fired", "wait.expired", "run.runnable"]);
+    assert!(run.must(late).is_empty(), "the event comes after the deadline");
+}
+
+#[test]
+fn trust_that_is_lost_stays_lost() {
+    let mut run = Run::started(Limits::default());
+    assert_eq!(run.state().lowest_trust, Trust::Operator);
+    let ids = run.request(vec![run.call("read", Effect::Read, CallKind::Call)]);
+    run.must(completed(ids[0]));
+    assert_eq!(run.state().lowest_trust, Trust::Untrusted);
+    for _ in 0..40 {
+        run.commit(TurnOutcome { wait: Some(wait_for(merged(false))), ..run.outcome() });
+        run.must(Command::AddMessage(AddMessage { block: block("go on") }));
+    }
+    let shown = run.state().history.iter().map(|entry| entry.block.trust).chain([Trust::Operator]).min();
+    assert_eq!(shown, Some(Trust::Operator), "the state does not show it any more");
+    assert_eq!(run.state().lowest_trust, Trust::Untrusted, "and remembers it");
+}

@@ -1,0 +1,244 @@
+//! What a model might want: anything that the rules have to bear.
+
+use kernel::{
+    ApprovalId, ArtifactId, Block, CallId, RunId, RunState, TimerId, Timestamp, Trust,
+    budget::Usage,
+    call::{Approval, ArtifactRef, Binding, CallRequest},
+    command::{EndRequest, TurnOutcome, WaitRequest},
+    event::{PlanStep, StepStatus},
+    slice::Manifest,
+    tool::{CallKind, Effect},
+    units::{Duration, later},
+    wait::{Condition, ExternalPattern, WaitExpr},
+};
+
+use crate::world::World;
+
+/// A tool, as far as executor and rules care.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    pub name: &'static str,
+    pub kind: CallKind,
+    pub effect: Effect,
+    pub idempotent: bool,
+    /// Whether it can be found out what became of a call.
+    pub probe: bool,
+    pub policy: Policy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    Allow,
+    Deny,
+    Ask,
+    /// Asks while the version of the policies is odd.
+    Fickle,
+}
+
+const fn tool(name: &'static str, effect: Effect, idempotent: bool, probe: bool, policy: Policy) -> Tool {
+    Tool { name, kind: CallKind::Call, effect, idempotent, probe, policy }
+}
+
+pub const TOOLS: [Tool; 9] = [
+    tool("read", Effect::Read, true, false, Policy::Allow),
+    tool("write", Effect::Write, true, false, Policy::Allow),
+    tool("put", Effect::External, true, false, Policy::Allow),
+    tool("merge", Effect::External, false, true, Policy::Allow),
+    tool("pay", Effect::Payment, false, false, Policy::Allow),
+    tool("deploy", Effect::External, false, true, Policy::Ask),
+    tool("mail", Effect::External, false, true, Policy::Fickle),
+    tool("wipe", Effect::Destructive, false, false, Policy::Deny),
+    Tool { kind: CallKind::Activity, ..tool("build", Effect::Write, false, false, Policy::Allow) },
+];
+
+pub const SUBJECTS: [&str; 2] = ["1", "2"];
+pub const TYPES: [&str; 2] = ["forge.merged", "forge.closed"];
+
+pub fn tool_named(name: &str) -> Tool {
+    TOOLS.into_iter().find(|tool| tool.name == name).unwrap()
+}
+
+/// A planner that believes itself: how far a turn is to be believed is for the rules to say.
+const TRUST: Trust = Trust::Operator;
+
+fn block(text: &str) -> Block {
+    Block::new(text, TRUST, "model:test")
+}
+
+/// Writes one outcome of the open turn of a run.
+pub struct Author<'a> {
+    pub world: &'a mut World,
+    pub state: &'a RunState,
+    pub now: Timestamp,
+}
+
+impl<'a> Author<'a> {
+    pub fn new(world: &'a mut World, state: &'a RunState, now: Timestamp) -> Self {
+        Self { world, state, now }
+    }
+
+    fn run(&self) -> RunId {
+        self.state.run_id
+    }
+
+    fn blank(&mut self) -> TurnOutcome {
+        let turn_id = self.state.turn.as_ref().unwrap().turn_id;
+        let input_tokens = 10 + 10 * self.world.choices.below(4) as u64;
+        TurnOutcome {
+            turn_id,
+            based_on: self.state.seq,
+            model: "test".into(),
+            text: None,
+            calls: Vec::new(),
+            wait: None,
+            plan: None,
+            say: Vec::new(),
+            question: None,
+            artifacts: Vec::new(),
+            end: None,
+            usage: Usage { model_calls: 1, input_tokens, output_tokens: 5, ..Usage::default() },
+            trust: TRUST,
+            manifest: Manifest::default(),
+            finish_reason: None,
+            model_ms: 1,
+        }
+    }
+
+    pub fn outcome(&mut self) -> TurnOutcome {
+        let mut outcome = self.blank();
+        if self.world.choices.is_calm() {
+            return self.wind_up(outcome);
+        }
+        match self.world.choices.weighted(&[4, 10, 3, 8, 2, 1, 1, 1]) {
+            0 => outcome.end = Some(EndRequest::Complete(block("done"))),
+            1 => outcome.calls = self.calls(),
+            2 => {
+                outcome.calls = self.calls();
+                let on = self.expression(&outcome.calls, 2);
+                outcome.wait = Some(self.wait(on));
+            }
+            3 => {
+                let on = self.expression(&[], 2);
+                outcome.wait = Some(self.wait(on));
+            }
+            4 => outcome.question = Some(self.question()),
+            5 => outcome.text = Some(block("so it is")),
+            6 => outcome.end = Some(EndRequest::Fail(block("no way"))),
+            // Nothing: refused, asked again, and in the end given up.
+            _ => {}
+        }
+        self.decorate(&mut outcome);
+        outcome
+    }
+
+    /// Comes to an end as soon as nothing is open.
+    fn wind_up(&mut self, mut outcome: TurnOutcome) -> TurnOutcome {
+        if self.state.calls.is_empty() {
+            outcome.end = Some(EndRequest::Complete(block("done")));
+        } else {
+            let of = self.state.calls.keys().map(|call| Condition::TaskResult { call_id: *call }.into()).collect();
+            outcome.wait = Some(self.wait(WaitExpr::All(of)));
+        }
+        outcome
+    }
+
+    fn decorate(&mut self, outcome: &mut TurnOutcome) {
+        match self.world.choices.below(8) {
+            1 => outcome.say = vec![block("a word")],
+            2 => outcome.plan = Some(vec![PlanStep { title: "look".into(), status: StepStatus::Pending }]),
+            3 => outcome.artifacts = vec![self.artifact()],
+            _ => {}
+        }
+    }
+
+    fn calls(&mut self) -> Vec<CallRequest> {
+        let count = 1 + self.world.choices.weighted(&[5, 2, 1]);
+        (0..count).map(|_| self.call()).collect()
+    }
+
+    fn call(&mut self) -> CallRequest {
+        let tool = self.world.choices.pick(&TOOLS);
+        let name = self.world.name();
+        CallRequest {
+            call_id: CallId::derive(self.run(), &format!("call/{name}")),
+            tool: tool.name.into(),
+            arguments: serde_json::json!({ "n": name }),
+            kind: tool.kind,
+            effect: tool.effect,
+            idempotent: tool.idempotent,
+            schema_digest: "s".into(),
+            trust: TRUST,
+            timeout: Duration::from_secs(4),
+        }
+    }
+
+    fn artifact(&mut self) -> ArtifactRef {
+        let name = self.world.name();
+        ArtifactRef {
+            artifact_id: ArtifactId::derive(self.run(), "notes"),
+            name: "notes".into(),
+            version: 1 + self.state.artifacts.back().map_or(0, |last| last.version),
+            digest: format!("digest-{name}"),
+            bytes: 1,
+            media_type: "text/plain".into(),
+            trust: TRUST,
+        }
+    }
+
+    fn wait(&mut self, on: WaitExpr) -> WaitRequest {
+        let deadline = self.world.choices.chance(40).then(|| self.in_a_while());
+        WaitRequest { on, why: "to see".into(), assumes: None, expects: None, deadline }
+    }
+
+    fn in_a_while(&mut self) -> Timestamp {
+        later(self.now, Duration::from_secs(1 + self.world.choices.below(60) as u64))
+    }
+
+    /// A wait on one thing, or on several, nested.
+    fn expression(&mut self, calls: &[CallRequest], depth: usize) -> WaitExpr {
+        let several = if depth > 0 { self.world.choices.weighted(&[5, 3, 3]) } else { 0 };
+        if several == 0 {
+            return self.condition(calls).into();
+        }
+        let count = 2 + self.world.choices.below(2);
+        let of = (0..count).map(|_| self.expression(calls, depth - 1)).collect();
+        if several == 1 { WaitExpr::Any(of) } else { WaitExpr::All(of) }
+    }
+
+    fn condition(&mut self, calls: &[CallRequest]) -> Condition {
+        match self.world.choices.weighted(&[3, 6, 1, 4]) {
+            0 => {
+                let name = self.world.name();
+                let timer_id = TimerId::derive(self.run(), &format!("timer/{name}"));
+                Condition::Timer { timer_id, due: self.in_a_while() }
+            }
+            3 if !calls.is_empty() => {
+                let call = self.world.choices.below(calls.len());
+                Condition::TaskResult { call_id: calls[call].call_id }
+            }
+            2 => Condition::OperatorInput { approval_id: None },
+            _ => Condition::External(ExternalPattern {
+                source: "forge".into(),
+                event_type: self.world.choices.pick(&["forge.*", TYPES[0], TYPES[1]]).into(),
+                subject: self.world.choices.pick(&SUBJECTS).into(),
+                filter: None,
+                exclusive: self.world.choices.chance(40),
+            }),
+        }
+    }
+
+    fn question(&mut self) -> Approval {
+        let name = self.world.name();
+        Approval {
+            approval_id: ApprovalId::derive(self.run(), &format!("question/{name}")),
+            call_id: None,
+            question: block("which one?"),
+            tool: None,
+            arguments: None,
+            binding: Binding::default(),
+            trust: TRUST,
+            reasons: Vec::new(),
+            expires_at: self.in_a_while(),
+        }
+    }
+}
