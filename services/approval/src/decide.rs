@@ -99,8 +99,10 @@ impl Decider {
         let request = question.request_id.clone().unwrap_or_else(|| Uuid::now_v7().simple().to_string());
         let key = format!("approval/{}/{}/{request}", question.approval_id, question.by);
         let command = question.command(&row)?;
-        let (span, mut cause) =
-            span_of(&self.engine, &self.tracer, "approve", row.run_id).await.map_err(Refusal::Unavailable)?;
+        // Any snapshot will do: what it lacks, the commit finds out.
+        let run = self.engine.load_at_least(row.run_id, 0).await.map_err(Refusal::Unavailable)?;
+        let run = run.ok_or(Refusal::Unknown(question.approval_id))?;
+        let (span, mut cause) = span_of(&self.tracer, "approve", &run);
         span.set_attribute("escapement.approval.id", question.approval_id.to_string());
         span.set_attribute("escapement.approval.decision", state_of(question.decision));
         span.set_attribute(genai::TENANT, row.tenant.to_string());
@@ -108,7 +110,7 @@ impl Decider {
             span.set_attribute(genai::TOOL_NAME, tool.clone());
         }
         cause.operator = Some(question.by.clone());
-        let submitted = span.instrument(self.engine.submit(row.run_id, command, key, cause)).await;
+        let submitted = span.instrument(self.engine.submit_on(&run, command, key, cause)).await;
         let committed = submitted.map_err(|error| {
             span.record_error("refused", &error);
             refusal(error, &row)

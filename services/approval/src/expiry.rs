@@ -50,9 +50,10 @@ impl Expiry {
     }
 
     async fn expire_one(&self, due: &DueApproval) -> Result<(), EngineError> {
-        let (span, cause) = span_of(&self.engine, &self.tracer, "expire_approval", due.run_id).await?;
+        let Some(run) = self.engine.load_at_least(due.run_id, 0).await? else { return Ok(()) };
+        let (span, cause) = span_of(&self.tracer, "expire_approval", &run);
         let command = Command::ExpireApproval(ExpireApproval { approval_id: due.approval_id });
-        match self.engine.submit(due.run_id, command, format!("expire/{}", due.approval_id), cause).await {
+        match self.engine.submit_on(&run, command, format!("expire/{}", due.approval_id), cause).await {
             Ok(committed) => {
                 if !committed.events.is_empty() {
                     metrics::counter!("approval_expired_total").increment(1);

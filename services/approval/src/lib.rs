@@ -17,7 +17,7 @@ mod webhook;
 
 use bus::{Bus, BusError, BusOptions, BusState, ConsumeOptions, InvalidNamespace, Namespace, ServeOptions};
 use engine::{Engine, EngineError, EngineOptions};
-use kernel::{Cause, Role, RunId};
+use kernel::{Cause, Role, RunState};
 use service::{ConfigError, Ctx, Health, Parent, ServeError, Span, SpanSpec, Tracer, telemetry::genai};
 
 pub use config::Config;
@@ -116,16 +116,10 @@ fn describe(error: &dyn std::error::Error) -> String {
 }
 
 /// A span in the trace of a run, and the cause that commits in it carry.
-async fn span_of(
-    engine: &Engine,
-    tracer: &Tracer,
-    name: &'static str,
-    run: RunId,
-) -> Result<(Span, Cause), EngineError> {
-    // Any snapshot will do: whether a run is sampled never changes.
-    let sampled = engine.load_at_least(run, 0).await?.is_some_and(|state| state.sampled);
-    let parent = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled };
-    let span = tracer.span(SpanSpec::new(name, parent).attribute(genai::RUN_ID, run.to_string()));
+fn span_of(tracer: &Tracer, name: &'static str, run: &RunState) -> (Span, Cause) {
+    let (trace_id, span_id) = (run.run_id.0.into_bytes(), run.run_id.root_span_id());
+    let parent = Parent::Ids { trace_id, span_id, sampled: run.sampled };
+    let span = tracer.span(SpanSpec::new(name, parent).attribute(genai::RUN_ID, run.run_id.to_string()));
     let cause = Cause { service: "approval".to_owned(), traceparent: Some(span.traceparent()), ..Cause::default() };
-    Ok((span, cause))
+    (span, cause)
 }

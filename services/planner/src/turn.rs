@@ -96,7 +96,7 @@ struct Open<'a> {
 
 /// Which turn something is submitted for.
 struct Asking<'a> {
-    state: &'a RunState,
+    state: &'a Arc<RunState>,
     turn_id: TurnId,
     traceparent: Option<&'a str>,
 }
@@ -168,8 +168,11 @@ impl Turns {
 
     async fn run(&self, doorbell: &Doorbell) -> Result<Outcome, TurnError> {
         let turn_id = doorbell.opened.turn_id;
-        let holder = &self.engine.options().instance;
-        let lease = match self.engine.leases().acquire(&format!("turn/{turn_id}"), holder, LEASE).await {
+        let (leases, holder) = (self.engine.leases(), &self.engine.options().instance);
+        let name = format!("turn/{turn_id}");
+        // Side by side: what is read may be a moment older than the lease, and the commit finds out.
+        let (lease, state) = futures::join!(leases.acquire(&name, holder, LEASE), self.load(doorbell));
+        let lease = match lease {
             Ok(None) => {
                 let reason = "another planner has the turn".to_owned();
                 return Ok(Outcome::Defer { after: Some(LOOK_AGAIN), reason });
@@ -183,7 +186,7 @@ impl Turns {
         };
         let began = Instant::now();
         let interrupt = self.interrupts.of(doorbell.run);
-        let outcome = match self.load(doorbell).await? {
+        let outcome = match state? {
             Some(state) => match self.turn(doorbell, Arc::clone(&state), interrupt).await {
                 Err(error @ (TurnError::NoAgent(..) | TurnError::Schema(_))) => {
                     // It will not get better by itself: the run ends and says why.
@@ -406,7 +409,7 @@ impl Turns {
         };
         let policy =
             retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(3)).within(COMMIT_WITHIN);
-        let submit = || self.engine.submit(asking.state.run_id, command.clone(), key, cause.clone());
+        let submit = || self.engine.submit_on(asking.state, command.clone(), key, cause.clone());
         retry::when(policy, SubmitError::is_transient, submit).await
     }
 

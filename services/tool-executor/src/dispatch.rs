@@ -193,7 +193,7 @@ impl Dispatcher {
         let command = Command::StartCall(StartCall { call_id: task.id(), executor, binding: ready.binding.clone() });
         // Of one process, since the second of two starts would otherwise be taken for the first one's echo.
         let step = format!("start/{}/{}", task.call.attempts + 1, self.instance);
-        match self.engine.submit(task.state.run_id, command, task.key(&step), task.cause()).await {
+        match self.engine.submit_on(&task.state, command, task.key(&step), task.cause()).await {
             Ok(committed) => Ok(Ok(committed.state)),
             Err(SubmitError::Rejected(Rejection::GrantMismatch(_))) => {
                 Ok(Err(self.ask(task, ready.approval.clone()).await?))
@@ -240,7 +240,7 @@ impl Dispatcher {
         let policy = bus::retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2));
         let submit = || {
             let (command, key, cause) = (command.clone(), task.key(step), task.cause());
-            self.engine.submit(task.state.run_id, command, key, cause)
+            self.engine.submit_on(&task.state, command, key, cause)
         };
         match bus::retry::when(policy.within(RECORD_WITHIN), SubmitError::is_transient, submit).await {
             Ok(_) => Ok(Next::ACK),

@@ -58,7 +58,7 @@ impl Dispatcher {
     pub async fn doubt(&self, task: &Task, reason: &str) -> Result<Next, SubmitError> {
         if task.call.status == CallStatus::Started {
             let doubt = Command::DoubtCall(DoubtCall { call_id: task.id(), reason: reason.to_owned() });
-            match self.engine.submit(task.state.run_id, doubt, task.key("doubt"), task.cause()).await {
+            match self.engine.submit_on(&task.state, doubt, task.key("doubt"), task.cause()).await {
                 Ok(_) => {}
                 Err(SubmitError::Rejected(_)) => return Ok(Next::ACK),
                 Err(error) => return Err(error),
@@ -127,7 +127,7 @@ impl Dispatcher {
         let evidence = Block::new(words, Trust::System, "runtime");
         let command = Command::ReconcileCall(ReconcileCall { call_id: task.id(), finding, evidence, result });
         let key = task.key(&format!("reconcile/{name}"));
-        match self.engine.submit(task.state.run_id, command, key, task.cause()).await {
+        match self.engine.submit_on(&task.state, command, key, task.cause()).await {
             Ok(_) => {
                 tracing::info!(call = %task.id(), tool = task.call.request.tool, finding = name, words, "looked into a call in doubt");
                 task.ended(outcome, None);

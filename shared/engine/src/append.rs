@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kernel::{Cause, Event, RunId, RunState, Status, call::CallStatus};
+use kernel::{Cause, Decision, Event, RunId, RunState, Status, call::CallStatus};
 use serde::Serialize;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
@@ -19,9 +19,45 @@ pub(crate) struct Pending {
     pub(crate) key: String,
     pub(crate) cause: Cause,
     /// The state that it was decided on; none for a new run.
-    pub(crate) before: Option<RunState>,
+    pub(crate) before: Option<Arc<RunState>>,
     pub(crate) after: Arc<RunState>,
     pub(crate) events: Vec<Event>,
+    /// The content of each event as it is stored and published: encoding costs more than deciding, so it is done once.
+    pub(crate) encoded: Vec<String>,
+}
+
+impl Pending {
+    /// What was decided on `before`.
+    ///
+    /// # Errors
+    /// When an event of the decision does not encode.
+    pub(crate) fn new(
+        run_id: RunId,
+        key: String,
+        cause: Cause,
+        before: Option<Arc<RunState>>,
+        decision: Decision,
+    ) -> Result<Self, EngineError> {
+        let encoded = encode(&decision.events)?;
+        let (after, events) = (Arc::new(decision.state), decision.events);
+        Ok(Self { run_id, key, cause, before, after, events, encoded })
+    }
+
+    /// Adds what was decided on the state after it, to be committed together.
+    ///
+    /// # Errors
+    /// When an event of the decision does not encode; then nothing is added.
+    pub(crate) fn go_on(&mut self, decision: Decision) -> Result<(), EngineError> {
+        self.encoded.extend(encode(&decision.events)?);
+        self.events.extend(decision.events);
+        self.after = Arc::new(decision.state);
+        Ok(())
+    }
+}
+
+fn encode(events: &[Event]) -> Result<Vec<String>, EngineError> {
+    let encode = |event: &Event| event.data.encode().map_err(|source| EngineError::Json { what: "an event", source });
+    events.iter().map(encode).collect()
 }
 
 /// What became of a decision.
@@ -117,11 +153,11 @@ fn wants_attention(state: &RunState) -> bool {
 
 /// The columns of `runs` that every commit sets, by position.
 #[derive(Default)]
-struct Commands {
+struct Commands<'a> {
     run: Vec<Uuid>,
     expected: Vec<i64>,
     seq: Vec<i64>,
-    key: Vec<String>,
+    key: Vec<&'a str>,
     status: Vec<&'static str>,
     rule: Vec<Option<String>>,
     at: Vec<i64>,
@@ -138,8 +174,8 @@ struct Commands {
     cost: Vec<i64>,
 }
 
-impl Commands {
-    fn of(batch: &[Pending]) -> Self {
+impl<'a> Commands<'a> {
+    fn of(batch: &'a [Pending]) -> Self {
         let mut commands = Self::default();
         for pending in batch {
             commands.push(pending);
@@ -147,7 +183,7 @@ impl Commands {
         commands
     }
 
-    fn push(&mut self, pending: &Pending) {
+    fn push(&mut self, pending: &'a Pending) {
         let state = &pending.after;
         let status = state.status();
         let turn = state.turn.as_ref();
@@ -160,7 +196,7 @@ impl Commands {
         self.run.push(pending.run_id.0);
         self.expected.push(big(pending.before.as_ref().map_or(0, |before| before.seq)));
         self.seq.push(big(state.seq));
-        self.key.push(pending.key.clone());
+        self.key.push(&pending.key);
         self.status.push(status.as_str());
         self.rule.push(rule.and_then(|rule| rule.as_str().map(str::to_owned)));
         self.at.push(state.updated_at.as_microsecond());
@@ -180,27 +216,26 @@ impl Commands {
 
 /// The columns of `events`, by position.
 #[derive(Default)]
-struct Events {
+struct Events<'a> {
     run: Vec<Uuid>,
     seq: Vec<i64>,
-    tenant: Vec<String>,
+    tenant: Vec<&'a str>,
     event_type: Vec<&'static str>,
     version: Vec<i16>,
     at: Vec<i64>,
     cause: Vec<String>,
-    data: Vec<String>,
+    data: Vec<&'a str>,
 }
 
-impl Events {
-    fn of(batch: &[Pending]) -> Result<Self, EngineError> {
+impl<'a> Events<'a> {
+    fn of(batch: &'a [Pending]) -> Result<Self, EngineError> {
         let mut events = Self::default();
         for pending in batch {
             let cause = json("a cause", &pending.cause)?;
-            for event in &pending.events {
-                let data = event.data.encode().map_err(|source| EngineError::Json { what: "an event", source })?;
+            for (event, data) in pending.events.iter().zip(&pending.encoded) {
                 events.run.push(pending.run_id.0);
                 events.seq.push(big(event.seq));
-                events.tenant.push(pending.after.tenant.to_string());
+                events.tenant.push(pending.after.tenant.as_str());
                 events.event_type.push(event.data.type_name());
                 events.version.push(i16::try_from(event.data.version()).unwrap_or(i16::MAX));
                 events.at.push(event.at.as_microsecond());
@@ -233,7 +268,7 @@ fn documents(batch: &[Pending]) -> Result<(Option<String>, Option<String>), Engi
     let mut created = Vec::new();
     for pending in batch {
         let state = &pending.after;
-        side.add(pending.before.as_ref(), state, &pending.events);
+        side.add(pending.before.as_deref(), state, &pending.events);
         if pending.before.is_none() {
             created.push(Created {
                 run_id: pending.run_id,

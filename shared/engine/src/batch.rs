@@ -1,4 +1,8 @@
-//! Gathering commands, deciding them, committing them: natural batches, no waiting window.
+//! Gathering commands, deciding them, committing them, in batches as large as the load makes them.
+//!
+//! A command alone is committed at once. Where commands come side by side, a committer rests after each commit for about as
+//! long as that took: most of a commit's price is by the batch (statements, wake-ups, a sync of the disk), and what gathers
+//! meanwhile shares it.
 //!
 //! A decision may be made on an old snapshot: a commit then finds that `runs.seq` has moved on and is tried again on the log.
 //! A refusal, or "nothing to do", changes nothing that could be compared, so it is final only when the snapshot was seen to
@@ -11,7 +15,7 @@ use std::{
 };
 
 use kernel::{Cause, Command, Decision, EventData, Rejection, RunId, RunState, Timestamp, decide};
-use sqlx::{PgPool, Row};
+use sqlx::{PgPool, Postgres, Row, pool::PoolConnection};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -29,6 +33,8 @@ use crate::{
 const MAX_RACES: u32 = 16;
 /// How often an idle committer clears the outbox of what is safely published.
 const TIDY: Duration = Duration::from_secs(1);
+/// The longest rest between two commits.
+const MAX_REST: Duration = Duration::from_millis(10);
 
 type Reply = oneshot::Sender<Result<Committed, SubmitError>>;
 
@@ -38,6 +44,8 @@ pub(crate) struct Job {
     command: Command,
     key: String,
     cause: Cause,
+    /// The run as its sender has just seen it.
+    seen: Option<Arc<RunState>>,
     reply: Reply,
     races: u32,
     queued: Instant,
@@ -45,7 +53,24 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(run_id: RunId, command: Command, key: String, cause: Cause, reply: Reply) -> Self {
-        Self { run_id, command, key, cause, reply, races: 0, queued: Instant::now() }
+        Self { run_id, command, key, cause, seen: None, reply, races: 0, queued: Instant::now() }
+    }
+
+    /// To be decided on `seen`, if that is still how the run stands.
+    pub(crate) fn seeing(self, seen: Arc<RunState>) -> Self {
+        Self { seen: Some(seen), ..self }
+    }
+
+    pub(crate) const fn run_id(&self) -> RunId {
+        self.run_id
+    }
+
+    pub(crate) const fn command(&self) -> &Command {
+        &self.command
+    }
+
+    fn creates(&self) -> bool {
+        matches!(self.command, Command::Create(_))
     }
 
     fn answer(self, answer: Result<Committed, SubmitError>) {
@@ -69,15 +94,18 @@ pub(crate) struct Committer {
     publishing: Publishing,
     /// Commands that could not be in the current batch: their run was in it already, or they lost a race.
     later: VecDeque<Job>,
+    /// Kept between commits: taking one from the pool asks Postgres each time whether it is still there.
+    connection: Option<PoolConnection<Postgres>>,
 }
 
 impl Committer {
     pub(crate) fn new(options: EngineOptions, loader: Loader, publishing: Publishing) -> Self {
-        Self { options, loader, publishing, later: VecDeque::new() }
+        Self { options, loader, publishing, later: VecDeque::new(), connection: None }
     }
 
     /// Commits until the queue is closed and empty.
     pub(crate) async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+        let mut rest_until = None;
         loop {
             if self.later.is_empty() {
                 tokio::select! {
@@ -91,13 +119,25 @@ impl Committer {
                     }
                 }
             }
-            while self.later.len() < self.options.batch {
-                let Ok(job) = queue.try_recv() else { break };
-                self.later.push_back(job);
-            }
+            self.gather(&mut queue, rest_until.take()).await;
             let batch = self.next_batch();
-            metrics::histogram!("engine_batch_commands").record(batch.len() as f64);
+            let (size, begun) = (batch.len(), Instant::now());
+            metrics::histogram!("engine_batch_commands").record(size as f64);
             self.process(batch).await;
+            rest_until = (size > 1).then(|| tokio::time::Instant::now() + begun.elapsed().min(MAX_REST));
+        }
+    }
+
+    /// Takes what has queued up, until the rest is over or a batch is full.
+    async fn gather(&mut self, queue: &mut mpsc::Receiver<Job>, rest_until: Option<tokio::time::Instant>) {
+        while self.later.len() < self.options.batch {
+            let job = match rest_until {
+                // At the shutdown nothing more comes: what is here goes at once.
+                Some(until) => tokio::time::timeout_at(until, queue.recv()).await.ok().flatten(),
+                None => queue.try_recv().ok(),
+            };
+            let Some(job) = job else { break };
+            self.later.push_back(job);
         }
     }
 
@@ -118,18 +158,18 @@ impl Committer {
     }
 
     async fn process(&mut self, batch: Vec<Job>) {
-        let known: Vec<RunId> =
-            batch.iter().filter(|job| job.command.tenant().is_none()).map(|job| job.run_id).collect();
-        let mut hints = if known.is_empty() { HashMap::new() } else { self.loader.hints(&known).await };
+        let unseen = |job: &&Job| !job.creates() && job.seen.is_none();
+        let unseen: Vec<RunId> = batch.iter().filter(unseen).map(|job| job.run_id).collect();
+        let mut hints = if unseen.is_empty() { HashMap::new() } else { self.loader.hints(&unseen).await };
         let now = Timestamp::now();
         let mut ready = Vec::new();
         let mut unsure = Vec::new();
-        for job in batch {
-            let hint = hints.remove(&job.run_id);
+        for mut job in batch {
+            let hint = job.seen.take().or_else(|| hints.remove(&job.run_id));
             // What lost a race lost it to a newer log than the snapshot.
-            let usable = job.races == 0 && (hint.is_some() || job.command.tenant().is_some());
-            match usable.then(|| decide(job.run_id, hint.as_ref(), &job.command, now)) {
-                Some(Ok(decision)) if !decision.events.is_empty() => ready.push(pending(job, hint, decision)),
+            let usable = job.races == 0 && (hint.is_some() || job.creates());
+            match usable.then(|| decide(job.run_id, hint.as_deref(), &job.command, now)) {
+                Some(Ok(decision)) if !decision.events.is_empty() => ready.extend(pending(job, hint, decision)),
                 _ => unsure.push((job, hint)),
             }
         }
@@ -148,27 +188,27 @@ impl Committer {
         }
     }
 
-    /// Decides on the log itself. What is refused or empty here is final.
-    async fn make_sure(&mut self, unsure: Vec<(Job, Option<RunState>)>, now: Timestamp) -> Vec<(Job, Pending)> {
-        let handled = match handled_before(&self.loader.pool, &unsure).await {
+    /// Decides on the log itself. What is refused or empty here is final: the inbox is asked after the run was loaded, so
+    /// that a delivery which another process commits meanwhile is found in one or the other.
+    async fn make_sure(&mut self, unsure: Vec<(Job, Option<Arc<RunState>>)>, now: Timestamp) -> Vec<(Job, Pending)> {
+        let mut loaded = Vec::with_capacity(unsure.len());
+        for (job, hint) in unsure {
+            match self.loader.catch_up(job.run_id, hint).await {
+                Ok(state) => loaded.push((job, state)),
+                Err(error) => job.answer(Err(error.into())),
+            }
+        }
+        let handled = match handled_before(&self.loader.pool, &loaded).await {
             Ok(handled) => handled,
             Err(error) => {
-                fail_all(unsure.into_iter().map(|(job, _)| job), error);
+                fail_all(loaded.into_iter().map(|(job, _)| job), error);
                 return Vec::new();
             }
         };
         let mut ready = Vec::new();
-        for (job, hint) in unsure {
-            let state = match self.loader.catch_up(job.run_id, hint).await {
-                Ok(state) => state,
-                Err(error) => {
-                    job.answer(Err(error.into()));
-                    continue;
-                }
-            };
-            if let Some(state) = state.as_ref().filter(|_| handled.contains(&job.run_id)) {
-                let state = Arc::clone(state);
-                job.answer(Ok(Committed { events: Vec::new(), state, duplicate: true }));
+        for (job, state) in loaded {
+            if handled.contains(&job.run_id) {
+                self.answer_duplicate(job).await;
                 continue;
             }
             match decide(job.run_id, state.as_deref(), &job.command, now) {
@@ -176,10 +216,7 @@ impl Committer {
                     let state = Arc::new(decision.state);
                     job.answer(Ok(Committed { events: Vec::new(), state, duplicate: false }));
                 }
-                Ok(decision) => {
-                    let before = state.map(Arc::unwrap_or_clone);
-                    ready.push(pending(job, before, decision));
-                }
+                Ok(decision) => ready.extend(pending(job, state, decision)),
                 Err(rejection) => job.answer(Err(rejection.into())),
             }
         }
@@ -190,11 +227,7 @@ impl Committer {
         let (jobs, pendings): (Vec<Job>, Vec<Pending>) = batch.into_iter().unzip();
         fail::fail_point!("engine.before_commit");
         let published = self.publishing.done();
-        let appended = match self.loader.pool.acquire().await {
-            Ok(mut connection) => append(&mut connection, &pendings, &published).await,
-            Err(error) => Err(pg("acquiring a connection")(error)),
-        };
-        match appended {
+        match self.append(&pendings, &published).await {
             Ok(appended) => self.reply(jobs, pendings, appended).await,
             Err(error) if error.is_transient() || jobs.len() == 1 => {
                 tracing::warn!(
@@ -215,6 +248,19 @@ impl Committer {
         }
     }
 
+    /// Appends over the kept connection. One that failed is given up; whether its last statement counted, the inbox knows.
+    async fn append(&mut self, batch: &[Pending], published: &[i64]) -> Result<Appended, EngineError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.loader.pool.acquire().await.map_err(pg("acquiring a connection"))?,
+        };
+        let appended = append(&mut connection, batch, published).await;
+        if appended.is_ok() {
+            self.connection = Some(connection);
+        }
+        appended
+    }
+
     /// Commits the registration of a wait for outside events. Both sides, the wait and the event, take the same lock before
     /// they look for each other, so that whoever comes second sees the first.
     async fn commit_looking_back(&mut self, (job, mut pending): (Job, Pending)) {
@@ -232,14 +278,14 @@ impl Committer {
         }
     }
 
-    async fn reply(&mut self, jobs: Vec<Job>, pendings: Vec<Pending>, appended: Appended) {
+    async fn reply(&mut self, jobs: Vec<Job>, mut pendings: Vec<Pending>, appended: Appended) {
         fail::fail_point!("engine.after_commit");
         let fate = |pending: &Pending| appended.fates.get(&pending.run_id).copied().unwrap_or(Fate::Conflict);
-        let committed: Vec<&Pending> = pendings.iter().filter(|each| fate(each) == Fate::Committed).collect();
-        metrics::counter!("engine_events_total")
-            .increment(committed.iter().map(|pending| pending.events.len() as u64).sum());
+        let mut committed: Vec<_> = pendings.iter_mut().filter(|each| fate(each) == Fate::Committed).collect();
+        let events = committed.iter().map(|pending| pending.events.len() as u64).sum();
+        metrics::counter!("engine_events_total").increment(events);
         if !committed.is_empty() {
-            self.publishing.hand_over(&committed, appended.outbox).await;
+            self.publishing.hand_over(&mut committed, appended.outbox).await;
         }
         for (job, pending) in jobs.into_iter().zip(pendings) {
             match fate(&pending) {
@@ -285,16 +331,15 @@ impl Committer {
     }
 }
 
-fn pending(job: Job, before: Option<RunState>, decision: Decision) -> (Job, Pending) {
-    let pending = Pending {
-        run_id: job.run_id,
-        key: job.key.clone(),
-        cause: job.cause.clone(),
-        before,
-        after: Arc::new(decision.state),
-        events: decision.events,
-    };
-    (job, pending)
+/// The decision on its way into the log; none if it can't get there, and its sender knows.
+fn pending(job: Job, before: Option<Arc<RunState>>, decision: Decision) -> Option<(Job, Pending)> {
+    match Pending::new(job.run_id, job.key.clone(), job.cause.clone(), before, decision) {
+        Ok(pending) => Some((job, pending)),
+        Err(error) => {
+            job.answer(Err(error.into()));
+            None
+        }
+    }
 }
 
 /// Whether a wait for outside events is among the events.
@@ -306,12 +351,13 @@ fn registers_external(events: &[kernel::Event]) -> bool {
 }
 
 /// The runs of those jobs whose delivery is in the inbox.
-async fn handled_before(pool: &PgPool, jobs: &[(Job, Option<RunState>)]) -> Result<HashSet<RunId>, EngineError> {
+async fn handled_before(pool: &PgPool, jobs: &[(Job, Option<Arc<RunState>>)]) -> Result<HashSet<RunId>, EngineError> {
     let runs: Vec<Uuid> = jobs.iter().map(|(job, _)| job.run_id.0).collect();
     let keys: Vec<&str> = jobs.iter().map(|(job, _)| job.key.as_str()).collect();
     sqlx::query(
-        "select i.run_id from unnest($1::uuid[], $2::text[]) as j (run, key)
-         join inbox i on i.run_id = j.run and i.key = j.key",
+        // One look by index for each, whatever the inbox holds: a plain join may be planned to read all of it.
+        "select j.run from unnest($1::uuid[], $2::text[]) as j (run, key)
+         cross join lateral (select 1 from inbox i where i.run_id = j.run and i.key = j.key limit 1) as seen",
     )
     .bind(runs)
     .bind(keys)

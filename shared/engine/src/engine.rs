@@ -92,13 +92,37 @@ impl Engine {
         key: impl Into<String>,
         cause: Cause,
     ) -> Result<Committed, SubmitError> {
-        let role = self.inner.options.role;
-        if !command.allowed_to(role) {
-            return Err(Rejection::NotAllowed(role, command.name()).into());
-        }
         let (reply, answer) = oneshot::channel();
-        let job = Job::new(run, command, key.into(), cause, reply);
-        let committer = self.committer(run).ok_or(EngineError::Draining)?;
+        self.queue(Job::new(run, command, key.into(), cause, reply), answer).await
+    }
+
+    /// As [`Engine::submit`], for a sender who has just loaded the run: it need not be read again. If it has moved on since,
+    /// the command is decided on the run as it is then, all the same.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    pub async fn submit_on(
+        &self,
+        seen: &Arc<RunState>,
+        command: Command,
+        key: impl Into<String>,
+        cause: Cause,
+    ) -> Result<Committed, SubmitError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job::new(seen.run_id, command, key.into(), cause, reply).seeing(Arc::clone(seen));
+        self.queue(job, answer).await
+    }
+
+    async fn queue(
+        &self,
+        job: Job,
+        answer: oneshot::Receiver<Result<Committed, SubmitError>>,
+    ) -> Result<Committed, SubmitError> {
+        let role = self.inner.options.role;
+        if !job.command().allowed_to(role) {
+            return Err(Rejection::NotAllowed(role, job.command().name()).into());
+        }
+        let committer = self.committer(job.run_id()).ok_or(EngineError::Draining)?;
         committer.send(job).await.map_err(|_| EngineError::Draining)?;
         answer.await.map_err(|_| EngineError::Draining)?
     }
@@ -127,7 +151,7 @@ impl Engine {
     pub async fn load_at_least(&self, run: RunId, seq: kernel::Seq) -> Result<Option<Arc<RunState>>, EngineError> {
         let hint = self.inner.loader.hints(&[run]).await.remove(&run);
         match hint {
-            Some(state) if state.seq >= seq => Ok(Some(Arc::new(state))),
+            Some(state) if state.seq >= seq => Ok(Some(state)),
             hint => self.inner.loader.catch_up(run, hint).await,
         }
     }
@@ -236,7 +260,13 @@ fn arm_failpoints() {
 pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<PgPool, EngineError> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| EngineError::Config("ESC_DATABASE_URL is not a postgres:// address".to_owned()))?
-        .options([("search_path", schema), ("plan_cache_mode", "force_generic_plan"), ("jit", "off")]);
+        // Plans are made once, when tables may be young and small: one that reads a whole table would be kept as it grows.
+        .options([
+            ("search_path", schema),
+            ("plan_cache_mode", "force_generic_plan"),
+            ("enable_seqscan", "off"),
+            ("jit", "off"),
+        ]);
     PgPoolOptions::new()
         .max_connections(size)
         .acquire_timeout(Duration::from_secs(10))

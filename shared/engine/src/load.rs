@@ -23,9 +23,9 @@ pub(crate) struct Loader {
 
 impl Loader {
     /// Snapshots as they are, old or new: good enough to decide on, since the commit compares the seq.
-    pub(crate) async fn hints(&self, runs: &[RunId]) -> HashMap<RunId, RunState> {
+    pub(crate) async fn hints(&self, runs: &[RunId]) -> HashMap<RunId, Arc<RunState>> {
         match self.snapshots.get(runs).await {
-            Ok(found) => found.into_iter().flatten().map(|state| (state.run_id, state)).collect(),
+            Ok(found) => found.into_iter().flatten().map(|state| (state.run_id, Arc::new(state))).collect(),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "no snapshots: loading from the log");
                 HashMap::new()
@@ -57,11 +57,12 @@ impl Loader {
     pub(crate) async fn catch_up(
         &self,
         run: RunId,
-        hint: Option<RunState>,
+        hint: Option<Arc<RunState>>,
     ) -> Result<Option<Arc<RunState>>, EngineError> {
         let Some(seq) = self.seqs(&[run]).await?.get(&run).copied() else { return Ok(None) };
         let mut state = match hint.filter(|state| state.seq <= seq) {
-            Some(state) => Some(state),
+            Some(state) if state.seq == seq => return Ok(Some(state)),
+            Some(state) => Some(Arc::unwrap_or_clone(state)),
             None => self.checkpoint(run, seq).await?,
         };
         while state.as_ref().map_or(0, |state| state.seq) < seq {

@@ -46,7 +46,7 @@ impl EngineOptions {
             instance: format!("{}-{}", role.as_str(), uuid::Uuid::now_v7().simple()),
             pool_size: 8,
             batch: 256,
-            committers: 2,
+            committers: 1,
             outbox_keep: Duration::from_secs(3),
             lookback: Duration::from_secs(3600),
             checkpoint_every: 500,

@@ -60,11 +60,13 @@ fn outgoing(
 /// What a commit hands over to be published.
 struct Batch {
     states: Vec<Arc<RunState>>,
+    /// Those whose whole state is to be kept in Postgres too.
+    checkpoints: Vec<Arc<RunState>>,
     messages: Vec<Outgoing>,
     outbox: Option<i64>,
 }
 
-/// Publishing behind one committer: snapshots first, so that whoever hears of an event finds the state that goes with it.
+/// Publishing behind one committer, in the order of its commits.
 pub(crate) struct Publishing {
     queue: mpsc::Sender<Batch>,
     settled: mpsc::UnboundedReceiver<Settled>,
@@ -72,6 +74,7 @@ pub(crate) struct Publishing {
     under_way: usize,
     waiting: VecDeque<(i64, Instant)>,
     keep: Duration,
+    checkpoint_every: u64,
 }
 
 /// An outbox row and when NATS had acknowledged its events; none if it did not.
@@ -81,20 +84,24 @@ impl Publishing {
     pub(crate) fn start(bus: &Bus, loader: Loader, options: &EngineOptions, tasks: &TaskTracker) -> Self {
         let (queue, batches) = mpsc::channel(QUEUE);
         let (report, settled) = mpsc::unbounded_channel();
-        tasks.spawn(publish(bus.publisher(), loader, options.checkpoint_every, batches, report));
-        Self { queue, settled, under_way: 0, waiting: VecDeque::new(), keep: options.outbox_keep }
+        tasks.spawn(publish(bus.publisher(), loader, batches, report));
+        let (keep, checkpoint_every) = (options.outbox_keep, options.checkpoint_every.max(1));
+        Self { queue, settled, under_way: 0, waiting: VecDeque::new(), keep, checkpoint_every }
     }
 
-    /// Takes what was committed.
-    pub(crate) async fn hand_over(&mut self, committed: &[&Pending], outbox: Option<i64>) {
-        let mut batch = Batch { states: Vec::with_capacity(committed.len()), messages: Vec::new(), outbox };
+    /// Takes what was committed, and the encoded events out of it.
+    pub(crate) async fn hand_over(&mut self, committed: &mut [&mut Pending], outbox: Option<i64>) {
+        let states = Vec::with_capacity(committed.len());
+        let mut batch = Batch { states, checkpoints: Vec::new(), messages: Vec::new(), outbox };
         for pending in committed {
             batch.states.push(Arc::clone(&pending.after));
-            for event in &pending.events {
-                // What was just written to the log encodes.
-                let Ok(data) = event.data.encode() else { continue };
-                batch.messages.push(message(pending.run_id, &pending.after.tenant, event, &pending.cause, data));
+            let before = pending.before.as_ref().map_or(0, |before| before.seq);
+            if before / self.checkpoint_every != pending.after.seq / self.checkpoint_every {
+                batch.checkpoints.push(Arc::clone(&pending.after));
             }
+            let encoded = std::mem::take(&mut pending.encoded);
+            let event = |(event, data)| message(pending.run_id, &pending.after.tenant, event, &pending.cause, data);
+            batch.messages.extend(pending.events.iter().zip(encoded).map(event));
         }
         match self.queue.send(batch).await {
             Ok(()) => self.under_way += usize::from(outbox.is_some()),
@@ -125,7 +132,6 @@ impl Publishing {
 async fn publish(
     publisher: Publisher,
     loader: Loader,
-    checkpoint_every: u64,
     mut batches: mpsc::Receiver<Batch>,
     report: mpsc::UnboundedSender<Settled>,
 ) {
@@ -134,12 +140,15 @@ async fn publish(
         tokio::select! {
             batch = batches.recv(), if under_way.len() < QUEUE => {
                 let Some(batch) = batch else { break };
-                if let Err(error) = loader.snapshots.put(&batch.states).await {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "snapshots not written: runs load from the log");
-                }
-                checkpoint(&loader, &batch.states, checkpoint_every).await;
-                let publisher = publisher.clone();
-                let sending = async move { (publisher.publish_all(batch.messages).await, batch.outbox) };
+                let Batch { states, checkpoints, messages, outbox } = batch;
+                let (loader, publisher) = (loader.clone(), publisher.clone());
+                let sending = async move {
+                    // The snapshots leave first, so that whoever hears of an event finds the state that goes with it;
+                    // nobody waits for them, since a stale one only costs its reader a look at the log.
+                    let keeping = keep(&loader, &states, &checkpoints);
+                    let ((), published) = futures::join!(keeping, publisher.publish_all(messages));
+                    (published, outbox)
+                };
                 under_way.push(sending.boxed());
             }
             Some((results, outbox)) = under_way.next() => settle(&results, outbox, &report),
@@ -163,15 +172,21 @@ fn settle(results: &[Result<bus::Ack, bus::BusError>], outbox: Option<i64>, repo
     }
 }
 
+/// Keeps states where loads find them.
+async fn keep(loader: &Loader, states: &[Arc<RunState>], checkpoints: &[Arc<RunState>]) {
+    if let Err(error) = loader.snapshots.put(states).await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "snapshots not written: runs load from the log");
+    }
+    checkpoint(loader, checkpoints).await;
+}
+
 /// Keeps the whole state of long runs in Postgres now and then, so that no load folds a long log.
-async fn checkpoint(loader: &Loader, states: &[Arc<RunState>], every: u64) {
-    // A decision makes a few events at most, so one of the first few seqs behind each multiple is seen.
-    for state in states.iter().filter(|state| state.seq >= every && state.seq % every < 8) {
+async fn checkpoint(loader: &Loader, states: &[Arc<RunState>]) {
+    for state in states {
         let Ok(json) = serde_json::to_string(&**state) else { continue };
         let stored = sqlx::query(
             "insert into checkpoints (run_id, seq, state_version, state) values ($1, $2, $3, $4::json)
-             on conflict (run_id) do update
-             set seq = excluded.seq, state_version = excluded.state_version, state = excluded.state
+             on conflict (run_id, state_version) do update set seq = excluded.seq, state = excluded.state
              where checkpoints.seq < excluded.seq",
         )
         .bind(state.run_id.0)

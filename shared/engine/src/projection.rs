@@ -12,17 +12,26 @@ use kernel::{
 };
 use serde::Serialize;
 
-/// The rarer rows of a batch.
+/// The rarer rows of a batch. What is not there costs the statement nothing.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Side {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     waits: Vec<WaitRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     waits_gone: Vec<WaitGone>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     timers: Vec<TimerRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     timers_gone: Vec<TimerGone>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     calls: Vec<CallRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     calls_gone: Vec<CallGone>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     approvals: Vec<ApprovalRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     decided: Vec<DecidedRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     artifacts: Vec<ArtifactRow>,
 }
 
