@@ -17,11 +17,15 @@ const MAX_TRIES: usize = 3;
 const MAX_WAIT: Duration = Duration::from_secs(20);
 /// What a tool has on top of its time-out to notice it by itself.
 const OVERTIME: Duration = Duration::from_secs(1);
+/// How long after its start was asked for an effect may still begin. A probe that finds nothing is believed a few seconds
+/// after the call's time-out, so an effect that begins later than this could come after somebody has done it again.
+const BEGIN_WITHIN: Duration = Duration::from_secs(2);
 
 impl Dispatcher {
     /// Starts a call if it needs that, carries it out and records its end. What may or may not have happened is looked
     /// into.
     pub async fn carry_out(&self, task: &Task, ready: &Ready) -> Result<Next, SubmitError> {
+        let asked = Instant::now();
         let started;
         let task = if task.call.needs_start() {
             let state = match self.start(task, ready).await? {
@@ -30,6 +34,9 @@ impl Dispatcher {
             };
             let Some(call) = state.calls.get(&task.id()).cloned() else { return Ok(Next::ACK) };
             started = task.after(state, call);
+            if ready.tool.probe.is_some() && asked.elapsed() > BEGIN_WITHIN {
+                return self.doubt(&started, "its start was recorded too late to go on").await;
+            }
             &started
         } else {
             task

@@ -21,6 +21,8 @@ use crate::{
     snapshot::{RedisKeys, Snapshots},
 };
 
+/// How long a store may take to answer for the first time.
+const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 /// Commands that may wait in front of a committer; more make `submit` wait.
 const QUEUE: usize = 4096;
 
@@ -60,8 +62,13 @@ impl Engine {
     pub async fn start(options: EngineOptions, bus: Bus) -> Result<Self, EngineError> {
         #[cfg(feature = "failpoints")]
         arm_failpoints();
-        let pool = connect(&options.database_url, &options.schema, options.pool_size).await?;
-        let redis = connect_redis(&options.redis_url).await?;
+        // A service that starts while a store is being restarted waits for it, as it does once it runs.
+        let policy = bus::retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2));
+        let policy = policy.within(CONNECT_WITHIN);
+        let to_postgres = || connect(&options.database_url, &options.schema, options.pool_size);
+        let pool = bus::retry::when(policy, is_worth_waiting, to_postgres).await?;
+        let to_redis = || connect_redis(&options.redis_url);
+        let redis = bus::retry::when(policy, is_worth_waiting, to_redis).await?;
         let keys = RedisKeys::new(&options.namespace);
         let loader = Loader { pool: pool.clone(), snapshots: Snapshots::new(redis.clone(), keys.clone()) };
         let tasks = TaskTracker::new();
@@ -254,6 +261,17 @@ impl Engine {
 fn arm_failpoints() {
     static ARMED: std::sync::Once = std::sync::Once::new();
     ARMED.call_once(|| std::mem::forget(fail::FailScenario::setup()));
+}
+
+/// Whether a store that could not be reached may be there soon. A refused password stays refused.
+fn is_worth_waiting(error: &EngineError) -> bool {
+    let refused =
+        matches!(error, EngineError::Redis { source, .. } if source.kind() == redis::ErrorKind::AuthenticationFailed);
+    let worth = error.is_transient() && !refused;
+    if worth {
+        tracing::warn!(error = error as &dyn std::error::Error, "waiting for a store to answer");
+    }
+    worth
 }
 
 /// A pool whose connections look in `schema` and plan once.
