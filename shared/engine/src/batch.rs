@@ -2,7 +2,7 @@
 //!
 //! A command alone is committed at once. Where commands come side by side, a committer rests after each commit for about as
 //! long as that took: most of a commit's price is by the batch (statements, wake-ups, a sync of the disk), and what gathers
-//! meanwhile shares it.
+//! meanwhile shares it. It rests no longer than until so many wait that more would not make a difference.
 //!
 //! A decision may be made on an old snapshot: a commit then finds that `runs.seq` has moved on and is tried again on the log.
 //! A refusal, or "nothing to do", changes nothing that could be compared, so it is final only when the snapshot was seen to
@@ -35,6 +35,8 @@ const MAX_RACES: u32 = 16;
 const TIDY: Duration = Duration::from_secs(1);
 /// The longest rest between two commits.
 const MAX_REST: Duration = Duration::from_millis(10);
+/// Commands that end a rest: what a commit costs by the batch is little by then, beside what it costs by the command.
+const ENOUGH: usize = 64;
 
 type Reply = oneshot::Sender<Result<Committed, SubmitError>>;
 
@@ -128,15 +130,15 @@ impl Committer {
         }
     }
 
-    /// Takes what has queued up, until the rest is over or a batch is full.
+    /// Takes what queues up until the rest is over or there is enough, and what has queued up by then.
     async fn gather(&mut self, queue: &mut mpsc::Receiver<Job>, rest_until: Option<tokio::time::Instant>) {
+        while let Some(until) = rest_until.filter(|_| self.later.len() < ENOUGH) {
+            // At the shutdown nothing more comes: what is here goes at once.
+            let Ok(Some(job)) = tokio::time::timeout_at(until, queue.recv()).await else { break };
+            self.later.push_back(job);
+        }
         while self.later.len() < self.options.batch {
-            let job = match rest_until {
-                // At the shutdown nothing more comes: what is here goes at once.
-                Some(until) => tokio::time::timeout_at(until, queue.recv()).await.ok().flatten(),
-                None => queue.try_recv().ok(),
-            };
-            let Some(job) = job else { break };
+            let Ok(job) = queue.try_recv() else { break };
             self.later.push_back(job);
         }
     }
