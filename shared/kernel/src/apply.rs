@@ -1,16 +1,18 @@
 //! Folding events into state. Total: no event can fail, since `decide` made it from a state that allowed it.
 
+use std::collections::BTreeMap;
+
 use crate::{
     call::{Call, CallStatus, Grant},
     event::{
-        ApprovalGranted, Ending, Event, EventData, Finding, RunCreated, Speaker, TimerPurpose, ToolFailed,
+        ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, RunCreated, Speaker, TimerPurpose, ToolFailed,
         ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
     },
     ids::{CallId, RunId},
     mutants::{Mutant, broken},
-    state::{Entry, Fact, FactKind, RunState, Timer, Wake},
+    state::{Entry, Fact, FactKind, MAX_CONSUMED, RunState, Timer, Wake},
     trust::{Block, Trust},
-    wait::{Condition, WakeKind},
+    wait::{Condition, Leaf, Wait, WakeKind},
 };
 
 /// An event of a run that comes before `run.created`.
@@ -127,9 +129,7 @@ impl RunState {
             EventData::BudgetChanged(changed) => self.limits = changed.limits.clone(),
             EventData::ExternalMatched(matched) => {
                 let external = &matched.external;
-                let key = external.resource_key.clone();
-                let last = self.consumed.entry(key).or_insert(external.position);
-                *last = (*last).max(external.position);
+                self.consume(external);
                 let title = format!("Event `{}` from `{}`", external.event_type, external.source);
                 self.fact(event, FactKind::External, title, matched.block.clone(), None);
                 self.meet(event, &mut |leaf, _| leaf == usize::from(matched.leaf));
@@ -186,7 +186,7 @@ impl RunState {
                 self.wait = Some(registered.wait.clone());
                 self.wait_since = Some(event.at);
                 self.last_wait = self.wait.clone();
-                self.waits_from.clone_from(&self.consumed);
+                self.waits_from = self.consumed_of(&registered.wait);
             }
             EventData::WaitSatisfied(satisfied) => {
                 self.wait = None;
@@ -377,6 +377,27 @@ impl RunState {
         if let Some(wait) = &mut self.wait {
             wait.on.meet(event.seq, meets);
         }
+    }
+
+    fn consume(&mut self, external: &ExternalRef) {
+        let last = self.consumed.entry(external.resource_key.clone()).or_insert(external.position);
+        *last = (*last).max(external.position);
+        if self.consumed.len() > MAX_CONSUMED
+            && let Some(oldest) = self.consumed.iter().min_by_key(|(_, position)| **position)
+        {
+            let oldest = oldest.0.clone();
+            self.consumed.remove(&oldest);
+        }
+    }
+
+    /// What was consumed of the keys that a wait names.
+    fn consumed_of(&self, wait: &Wait) -> BTreeMap<String, i64> {
+        let key = |leaf: &Leaf| match &leaf.condition {
+            Condition::External(pattern) => Some(pattern.resource_key()),
+            _ => None,
+        };
+        let consumed = |key: String| self.consumed.get(&key).map(|position| (key, *position));
+        wait.on.leaves().into_iter().filter_map(key).filter_map(consumed).collect()
     }
 
     fn keep_artifact(&mut self, artifact: crate::call::ArtifactRef) {

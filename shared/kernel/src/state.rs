@@ -31,6 +31,9 @@ pub const FACT_BYTES: usize = 4096;
 pub const HISTORY_BYTES: usize = 1024;
 /// Most artifacts and decided approvals that the state remembers; the projections have all.
 pub const MAX_REMEMBERED: usize = 64;
+/// Most resource keys of which the state remembers what was consumed last. Of one that is forgotten, an event that was consumed
+/// may be seen once more by a look-back, if it is young enough for that; none is ever missed.
+pub const MAX_CONSUMED: usize = 256;
 
 /// What is known of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,7 +127,7 @@ pub struct RunState {
     pub artifacts: VecDeque<ArtifactRef>,
     /// By resource key, the position of the last outside event that this run consumed.
     pub consumed: BTreeMap<String, i64>,
-    /// By resource key, the position of the last outside event that was consumed before the wait was registered: what the
+    /// By resource key of the wait, the position of the last outside event that was consumed before it was registered: what the
     /// wait is about comes after it. Keys of which nothing was consumed are missing.
     #[serde(default)]
     pub waits_from: BTreeMap<String, i64>,

@@ -6,5 +6,6 @@
 mod audit;
 mod build;
 mod golden;
+mod growth;
 mod properties;
 mod stories;

@@ -6,7 +6,7 @@ use kernel::mutants::{Mutant, break_rule};
 use crate::{FIRST_SEED, protocol::Protocol, search};
 
 /// Schedules within which a broken rule has to be noticed.
-const WITHIN: usize = 20_000;
+const WITHIN: usize = 100_000;
 
 /// The first schedule that notices, and by which promise.
 fn noticed(protocol: Protocol, mutant: Option<Mutant>) -> Option<&'static str> {
