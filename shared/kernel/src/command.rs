@@ -8,7 +8,7 @@ use crate::{
     budget::{Limits, Usage},
     call::{Approval, ArtifactRef, Binding, CallFailure, CallRequest, CallResult, Exit, Observation, Verdict},
     event::{ExternalRef, Finding, PlanStep, RunCreated},
-    ids::{ApprovalId, CallId, Seq, TenantId, TimerId, TurnId, WaitId},
+    ids::{ApprovalId, CallId, Seq, TimerId, TurnId, WaitId},
     slice::Manifest,
     trust::{Block, Trust},
     wait::WaitExpr,
@@ -445,15 +445,6 @@ impl Command {
             Self::ConcludeCall(_) => "conclude_call",
             Self::FireTimer(_) => "fire_timer",
             Self::DeliverExternal(_) => "deliver_external",
-        }
-    }
-
-    /// The tenant, for the one command that comes before there is a run.
-    #[must_use]
-    pub fn tenant(&self) -> Option<&TenantId> {
-        match self {
-            Self::Create(create) => Some(&create.created.tenant),
-            _ => None,
         }
     }
 }

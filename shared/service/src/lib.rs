@@ -10,7 +10,7 @@
 //! metric that two services of one process could both report carries the label `service`. Traces are per service.
 
 /// Most of what a service does is to take messages and states apart and to put them together again, on several threads. The
-/// system's allocator took a quarter of a loaded service's time for that; this one takes a small part of it.
+/// system's allocator took a quarter of a loaded service's time for that; this one takes less.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
