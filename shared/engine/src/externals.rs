@@ -150,15 +150,8 @@ impl Externals {
         Ok(())
     }
 
-    /// Events that were recorded at least `older_than` ago and not dealt with, oldest first: whoever recorded them is gone.
-    ///
-    /// # Errors
-    /// When Postgres does not answer.
-    pub async fn undispatched(&self, older_than: Duration, limit: u32) -> Result<Vec<RecordedExternal>, EngineError> {
-        self.undispatched_after(0, older_than, limit).await
-    }
-
-    /// As [`Externals::undispatched`], from behind a place: the next page.
+    /// Events that were recorded at least `older_than` ago and not dealt with, oldest first, from behind a place: whoever
+    /// recorded them is gone.
     ///
     /// # Errors
     /// When Postgres does not answer.

@@ -91,17 +91,9 @@ impl Timers {
         Self { pool }
     }
 
-    /// Takes timers that are due, the longest overdue first. Nobody else is given them for `claim_for`; afterwards, if they are
+    /// Takes timers that are due or will be within `ahead`, the longest overdue first: so that each can be fired when its time
+    /// comes, without a look at the table in between. Nobody else is given them until `claim_for` after that; then, if they are
     /// still there, anybody is again. A timer goes away in the commit that records its firing, so no lock is held until then.
-    ///
-    /// # Errors
-    /// When Postgres does not answer.
-    pub async fn claim_due(&self, limit: u32, claim_for: Duration) -> Result<Vec<DueTimer>, EngineError> {
-        self.claim_ahead(limit, Duration::ZERO, claim_for).await
-    }
-
-    /// As [`Timers::claim_due`], with those that will be due within `ahead`: so that each can be fired when its time comes,
-    /// without a look at the table in between.
     ///
     /// # Errors
     /// When Postgres does not answer.

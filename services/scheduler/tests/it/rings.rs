@@ -97,7 +97,7 @@ async fn started_calls_come_page_by_page() {
         system.start_call(run).await;
     }
     let reads = system.executor.reads();
-    let all = reads.started_calls(10).await.unwrap();
+    let all = reads.started_calls_after(None, 10).await.unwrap();
     assert_eq!(all.len(), 3);
     let mut paged = Vec::new();
     let mut after = None;

@@ -61,7 +61,7 @@ async fn a_scheduler_that_died_with_claims_is_stood_in_for() {
     let claimed = system
         .until("due timer", async || {
             let claim = std::time::Duration::from_millis(700);
-            system.planner.timers().claim_due(10, claim).await.unwrap().pop()
+            system.planner.timers().claim_ahead(10, std::time::Duration::ZERO, claim).await.unwrap().pop()
         })
         .await;
     assert_eq!(claimed.run_id, run);

@@ -1,7 +1,7 @@
 //! Reading what the log led to: the projections, and the log itself. Nothing here writes.
 //!
 //! Whatever a person asks for is asked for by tenant, and another tenant's rows are as if they did not exist. What the
-//! services need for themselves ([`Reads::attention_after`], [`Reads::started_calls`], [`Reads::counts`]) is over all tenants.
+//! services need for themselves ([`Reads::attention_after`], [`Reads::started_calls_after`], [`Reads::counts`]) is over all tenants.
 
 mod approvals;
 mod artifacts;

@@ -110,15 +110,8 @@ impl Reads {
         rows.iter().map(attention_row).collect::<Result<_, _>>().map_err(read())
     }
 
-    /// Calls whose effect may be under way, longest first. Whether somebody is on them is for the leases to say.
-    ///
-    /// # Errors
-    /// When Postgres does not answer.
-    pub async fn started_calls(&self, most: u32) -> Result<Vec<StartedCall>, EngineError> {
-        self.started_calls_after(None, most).await
-    }
-
-    /// As [`Reads::started_calls`], from behind a call by when it started and its id: the next page.
+    /// Calls whose effect may be under way, longest first, from behind a call by when it started and its id. Whether somebody is
+    /// on them is for the leases to say.
     ///
     /// # Errors
     /// When Postgres does not answer.

@@ -50,8 +50,8 @@ async fn what_was_recorded_and_not_dealt_with_is_found_again() {
     let first = externals.record(&tenant, "forge", &forge_event("e1", "pull/1", true), Some(parent)).await.unwrap();
     let second = externals.record(&tenant, "forge", &forge_event("e2", "pull/1", true), None).await.unwrap();
     externals.mark_dispatched(second.external.position).await.unwrap();
-    assert!(externals.undispatched(Duration::from_secs(60), 10).await.unwrap().is_empty());
-    let found = externals.undispatched(Duration::ZERO, 10).await.unwrap();
+    assert!(externals.undispatched_after(0, Duration::from_secs(60), 10).await.unwrap().is_empty());
+    let found = externals.undispatched_after(0, Duration::ZERO, 10).await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!((&found[0].external, &found[0].event), (&first.external, &first.event));
     let again = externals.record(&tenant, "forge", &forge_event("e2", "pull/1", true), None).await.unwrap();

@@ -118,7 +118,7 @@ async fn only_outside_events_that_are_old_and_dealt_with_are_forgotten() {
     assert_eq!(retention.prune_externals(DAY, 3).await.unwrap(), 3);
     assert_eq!(retention.prune_externals(DAY, 3).await.unwrap(), 1);
     assert_eq!(retention.prune_externals(DAY, 3).await.unwrap(), 0);
-    let left = externals.undispatched(Duration::ZERO, 10).await.unwrap();
+    let left = externals.undispatched_after(0, Duration::ZERO, 10).await.unwrap();
     assert_eq!(left.iter().map(|event| event.external.id.as_str()).collect::<Vec<_>>(), ["e0"]);
     assert!(!externals.record(&tenant, "forge", &forge_event("e5", "a", true), None).await.unwrap().is_new);
 

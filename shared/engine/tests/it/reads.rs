@@ -218,6 +218,6 @@ async fn what_nobody_has_taken_up_is_found() {
     assert_eq!(counts.runs.get(&Status::Runnable), Some(&2));
     assert_eq!(counts.runs.get(&Status::Waiting), Some(&1));
     assert_eq!((counts.waits, counts.timers, counts.started_calls, counts.open_approvals), (1, 0, 0, 0));
-    assert!(reads.started_calls(10).await.unwrap().is_empty());
+    assert!(reads.started_calls_after(None, 10).await.unwrap().is_empty());
     stack.close().await.unwrap();
 }

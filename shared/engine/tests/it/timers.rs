@@ -37,16 +37,16 @@ async fn many_schedulers_share_what_is_due_and_nothing_is_claimed_twice() {
 
     let timers = stack.engine(Role::Scheduler).await.unwrap().timers();
     let long = Duration::from_secs(60);
-    let claims = (0..30).map(|_| timers.claim_due(10, long));
+    let claims = (0..30).map(|_| timers.claim_ahead(10, Duration::ZERO, long));
     let claimed: Vec<_> = futures::future::join_all(claims).await.into_iter().flat_map(Result::unwrap).collect();
-    let rest = timers.claim_due(1000, long).await.unwrap();
+    let rest = timers.claim_ahead(1000, Duration::ZERO, long).await.unwrap();
     let all: BTreeSet<_> = claimed.iter().chain(&rest).map(|timer| timer.timer_id).collect();
     assert_eq!(claimed.len() + rest.len(), 200, "none twice");
     assert_eq!(all, due);
     let timer = claimed.first().unwrap();
     assert_eq!((timer.run_id, timer.purpose, timer.tenant.as_str()), (run, TimerPurpose::Wait, "default"));
     assert!(timer.due < Timestamp::now());
-    assert!(timers.claim_due(1000, long).await.unwrap().is_empty());
+    assert!(timers.claim_ahead(1000, Duration::ZERO, long).await.unwrap().is_empty());
     stack.close().await.unwrap();
 }
 
@@ -63,15 +63,17 @@ async fn a_claim_of_a_scheduler_that_died_runs_out() {
     let timer = set(&mut postgres, run, -10).await;
     let later = set(&mut postgres, run, 3_600_000).await;
     assert!(timers.next_due().await.unwrap().unwrap() < Timestamp::now());
-    let claimed = timers.claim_due(10, Duration::from_millis(200)).await.unwrap();
+    let claimed = timers.claim_ahead(10, Duration::ZERO, Duration::from_millis(200)).await.unwrap();
     assert_eq!(claimed.iter().map(|claim| claim.timer_id).collect::<Vec<_>>(), [timer]);
     let next = timers.next_due().await.unwrap().unwrap();
     assert!(
         next < Timestamp::now() + Duration::from_secs(1),
         "the end of the claim comes before what is due in an hour"
     );
-    let again =
-        eventually(|| async { timers.claim_due(10, Duration::from_secs(60)).await.unwrap().into_iter().next() }).await;
+    let again = eventually(|| async {
+        timers.claim_ahead(10, Duration::ZERO, Duration::from_secs(60)).await.unwrap().into_iter().next()
+    })
+    .await;
     assert_eq!(again.timer_id, timer);
 
     sqlx::query("delete from timers where timer_id = $1").bind(timer.0).execute(&mut postgres).await.unwrap();

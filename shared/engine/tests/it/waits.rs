@@ -70,7 +70,7 @@ impl World {
     /// Fires the timers of the run that are due, as a scheduler would.
     async fn fire_due(&self, run: RunId) {
         loop {
-            let due = self.scheduler.timers().claim_due(10, Duration::from_secs(60)).await.unwrap();
+            let due = self.scheduler.timers().claim_ahead(10, Duration::ZERO, Duration::from_secs(60)).await.unwrap();
             for timer in &due {
                 let fire = Command::FireTimer(FireTimer { timer_id: timer.timer_id });
                 let key = format!("timer/{}", timer.timer_id);
