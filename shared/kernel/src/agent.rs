@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::observe::ObserveRule;
 use crate::{budget::Limits, units::Duration};
 
 /// An agent definition. A run keeps the version with which it started, by digest.
@@ -99,32 +100,6 @@ pub struct Trigger {
 pub struct Start {
     /// The objective, with the operator's authority.
     pub input: String,
-}
-
-/// Rules that turn signals into observations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ObserveRule {
-    /// The tool whose output they are for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool: Option<String>,
-    /// The service whose logs they are for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-    /// Shipped sets of rules to add, such as `cargo`.
-    pub packs: Vec<String>,
-    /// Regular expressions of lines that mean failure.
-    pub failure: Vec<String>,
-    /// Regular expressions of lines that mean success.
-    pub success: Vec<String>,
-    /// Regular expressions of lines that mark progress; a first group is the phase, a group named `percent` a number.
-    pub progress: Vec<String>,
-    /// No output for this long needs a decision.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub silence: Option<Duration>,
-    /// How long a failure waits for more evidence, or the end, before it wakes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub settle: Option<Duration>,
 }
 
 /// Controls of the planner that can be switched off.

@@ -16,6 +16,7 @@ pub mod ids;
 mod mutants;
 #[cfg(feature = "mutants")]
 pub mod mutants;
+pub mod observe;
 mod rejection;
 pub mod slice;
 pub mod state;

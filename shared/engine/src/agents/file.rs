@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kernel::agent::{AgentSpec, ObserveRule, Trigger};
+use kernel::agent::{AgentSpec, Trigger};
 use serde::de::DeserializeOwned;
 
 use crate::matching::Filter;
@@ -81,12 +81,20 @@ impl<'a> Problem<'a> {
     /// Says where in the file it is: where the text first stands, as far as it is written there as it was read.
     pub(crate) fn place_in(self, yaml: &str) -> AgentFileError {
         let first_line = self.text.lines().next().map(str::trim).filter(|line| !line.is_empty());
-        let before = first_line.and_then(|line| yaml.find(line)).map(|at| &yaml[..at]);
+        let before = first_line.and_then(|line| whole(yaml, line).or_else(|| yaml.find(line))).map(|at| &yaml[..at]);
         let line = before.map(|before| before.matches('\n').count() + 1);
         let column = before.map(|before| before.rsplit('\n').next().unwrap_or(before).chars().count() + 1);
         let number = |count: Option<usize>| count.and_then(|count| u64::try_from(count).ok());
         AgentFileError { line: number(line), column: number(column), message: self.message }
     }
+}
+
+/// Where `text` stands by itself, not as a part of a word.
+fn whole(yaml: &str, text: &str) -> Option<usize> {
+    let cut = |letter: Option<char>| !letter.is_some_and(char::is_alphanumeric);
+    yaml.match_indices(text)
+        .map(|(at, _)| at)
+        .find(|at| cut(yaml[..*at].chars().next_back()) && cut(yaml[at + text.len()..].chars().next()))
 }
 
 fn problem(spec: &AgentSpec) -> Option<Problem<'_>> {
@@ -99,7 +107,7 @@ fn problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     model_problem(spec)
         .or_else(|| names_problem(spec))
         .or_else(|| spec.triggers.iter().find_map(trigger_problem))
-        .or_else(|| spec.observe.iter().find_map(observe_problem))
+        .or_else(|| spec.observe.iter().find_map(super::observe::problem))
         .or_else(|| amounts_problem(spec))
 }
 
@@ -161,20 +169,6 @@ fn trigger_problem(trigger: &Trigger) -> Option<Problem<'_>> {
     let filter = trigger.filter.as_deref()?;
     let error = Filter::compile(filter).err()?;
     Some(Problem::new(filter, format!("`where` of the trigger on `{}`: {error}", trigger.on)))
-}
-
-fn observe_problem(rule: &ObserveRule) -> Option<Problem<'_>> {
-    if rule.tool.is_none() && rule.service.is_none() {
-        return Some(Problem::new(
-            "observe",
-            "a rule of `observe` needs a `tool` or a `service` whose output it is for",
-        ));
-    }
-    let patterns = rule.failure.iter().chain(&rule.success).chain(&rule.progress);
-    let empty = patterns.into_iter().any(String::is_empty);
-    empty.then(|| {
-        Problem::new("observe", "a rule of `observe` has an empty pattern, which fits every line: leave it out")
-    })
 }
 
 fn amounts_problem(spec: &AgentSpec) -> Option<Problem<'_>> {

@@ -2,6 +2,7 @@
 
 mod cache;
 mod file;
+mod observe;
 
 use std::sync::Arc;
 
