@@ -65,6 +65,9 @@ class Stack:
         prerequisites.check(self.root)
         say("Building ...")
         words = ["cargo", "build", "--quiet", "--workspace", "--bins", "--profile", _profile()]
+        if os.environ.get("ESC_BUILD_TESTS"):
+            # Tests want more of some dependencies: with them beside, both are one build.
+            words.append("--tests")
         if os.environ.get("ESC_FEATURES"):
             words += ["--features", os.environ["ESC_FEATURES"]]
         if subprocess.run(words, cwd=self.root).returncode != 0:
