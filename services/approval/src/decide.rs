@@ -100,7 +100,7 @@ impl Decider {
         let key = format!("approval/{}/{}/{request}", question.approval_id, question.by);
         let command = question.command(&row)?;
         // Any snapshot will do: what it lacks, the commit finds out.
-        let run = self.engine.load_at_least(row.run_id, 0).await.map_err(Refusal::Unavailable)?;
+        let run = self.engine.load_at_least(row.run_id, 0, |_| true).await.map_err(Refusal::Unavailable)?;
         let run = run.ok_or(Refusal::Unknown(question.approval_id))?;
         let (span, mut cause) = span_of(&self.tracer, "approve", &run);
         span.set_attribute("escapement.approval.id", question.approval_id.to_string());

@@ -50,7 +50,7 @@ impl Expiry {
     }
 
     async fn expire_one(&self, due: &DueApproval) -> Result<(), EngineError> {
-        let Some(run) = self.engine.load_at_least(due.run_id, 0).await? else { return Ok(()) };
+        let Some(run) = self.engine.load_at_least(due.run_id, 0, |_| true).await? else { return Ok(()) };
         let (span, cause) = span_of(&self.tracer, "expire_approval", &run);
         let command = Command::ExpireApproval(ExpireApproval { approval_id: due.approval_id });
         match self.engine.submit_on(&run, command, format!("expire/{}", due.approval_id), cause).await {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bus::{Bus, BusError, ConsumeOptions, Consuming, Delivery, HandlerResult, Outcome, Subject};
 use engine::{Engine, EngineError};
-use kernel::{Timestamp, event::ToolStarted, tool::CallKind, units};
+use kernel::{RunState, Timestamp, event::ToolStarted, tool::CallKind, units};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -70,7 +70,8 @@ impl Starts {
 
     /// Whether there is more to wait for, and how long.
     async fn look(&self, address: &Address, seq: kernel::Seq) -> Result<Option<Duration>, EngineError> {
-        let Some(run) = self.engine.load_at_least(address.run_id, seq).await? else { return Ok(None) };
+        let is_open = |run: &RunState| !run.ended && run.calls.contains_key(&address.call_id);
+        let Some(run) = self.engine.load_at_least(address.run_id, seq, is_open).await? else { return Ok(None) };
         let Some(call) = run.calls.get(&address.call_id).filter(|_| !run.ended) else { return Ok(None) };
         if call.request.kind != CallKind::Activity {
             return Ok(None);

@@ -206,15 +206,14 @@ impl Turns {
 
     /// The run, if the doorbell's turn is still its open one and may be taken.
     async fn load(&self, doorbell: &Doorbell) -> Result<Option<Arc<RunState>>, TurnError> {
+        let may_be_taken =
+            |state: &RunState| state.is_open_turn(doorbell.opened.turn_id) && state.ending.is_none() && !state.paused;
         let state = match doorbell.seq.filter(|_| doorbell.is_first) {
             // The first time, a snapshot that knows of the turn is new enough: what it lacks, the commit finds out.
-            Some(seq) => self.engine.load_at_least(doorbell.run, seq).await?,
+            Some(seq) => self.engine.load_at_least(doorbell.run, seq, may_be_taken).await?,
             None => self.engine.load(doorbell.run).await?,
         };
-        let may_be_taken = |state: &Arc<RunState>| {
-            state.is_open_turn(doorbell.opened.turn_id) && state.ending.is_none() && !state.paused
-        };
-        Ok(state.filter(may_be_taken))
+        Ok(state.filter(|state| may_be_taken(state)))
     }
 
     async fn turn(

@@ -81,7 +81,10 @@ impl Dispatcher {
             Err(reason) => return Ok(Outcome::dead(reason)),
         };
         let loaded = match bell.seq {
-            Some(seq) => self.engine.load_at_least(bell.run, seq).await,
+            Some(seq) => {
+                let rang = |state: &RunState| bell.calls(state).iter().any(|call| state.calls.contains_key(call));
+                self.engine.load_at_least(bell.run, seq, rang).await
+            }
             None => self.engine.load(bell.run).await,
         };
         let state = match loaded {

@@ -92,7 +92,7 @@ pub(crate) async fn append(
     let (created, side) = documents(batch)?;
     let rows = sqlx::query(
         "select o_run, o_outcome, o_outbox from append($1, $2, $3, $4, $5::json, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-         $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28::json, $29)",
+         $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28::json, $29, $30)",
     )
     .bind(&commands.run)
     .bind(&commands.expected)
@@ -123,6 +123,7 @@ pub(crate) async fn append(
     .bind(&events.data)
     .bind(side)
     .bind(if published.is_empty() { None } else { Some(published) })
+    .bind(&commands.expected_at)
     .fetch_all(connection)
     .await
     .map_err(pg("appending to the log"))?;
@@ -156,6 +157,8 @@ fn wants_attention(state: &RunState) -> bool {
 struct Commands<'a> {
     run: Vec<Uuid>,
     expected: Vec<i64>,
+    /// When the event came that `expected` numbers, as the state has it that was decided on.
+    expected_at: Vec<Option<i64>>,
     seq: Vec<i64>,
     key: Vec<&'a str>,
     status: Vec<&'static str>,
@@ -195,6 +198,7 @@ impl<'a> Commands<'a> {
         let usage = &state.spent.usage;
         self.run.push(pending.run_id.0);
         self.expected.push(big(pending.before.as_ref().map_or(0, |before| before.seq)));
+        self.expected_at.push(pending.before.as_ref().map(|before| before.updated_at.as_microsecond()));
         self.seq.push(big(state.seq));
         self.key.push(&pending.key);
         self.status.push(status.as_str());

@@ -37,6 +37,8 @@ const TIDY: Duration = Duration::from_secs(1);
 const MAX_REST: Duration = Duration::from_millis(10);
 /// Commands that end a rest: what a commit costs by the batch is little by then, beside what it costs by the command.
 const ENOUGH: usize = 64;
+/// Waits that are registered in one transaction: it holds the locks of all their keys, and events on these wait for it.
+const LOOKING_BACK: usize = 32;
 
 type Reply = oneshot::Sender<Result<Committed, SubmitError>>;
 
@@ -180,13 +182,15 @@ impl Committer {
         }
         // Rows are locked in the order of their ids by every committer, so that none waits for another in a circle.
         ready.sort_unstable_by_key(|(_, pending)| pending.run_id);
-        let (looking_back, plain): (Vec<_>, Vec<_>) =
+        let (mut looking_back, plain): (Vec<_>, Vec<_>) =
             ready.into_iter().partition(|(_, pending)| registers_external(&pending.events));
         if !plain.is_empty() {
             self.commit(plain).await;
         }
-        for each in looking_back {
-            self.commit_looking_back(each).await;
+        while !looking_back.is_empty() {
+            let rest = looking_back.split_off(looking_back.len().min(LOOKING_BACK));
+            self.commit_looking_back(looking_back, now).await;
+            looking_back = rest;
         }
     }
 
@@ -263,20 +267,30 @@ impl Committer {
         appended
     }
 
-    /// Commits the registration of a wait for outside events. Both sides, the wait and the event, take the same lock before
+    /// Commits registrations of waits for outside events. Both sides, the wait and the event, take the same lock before
     /// they look for each other, so that whoever comes second sees the first.
-    async fn commit_looking_back(&mut self, (job, mut pending): (Job, Pending)) {
+    async fn commit_looking_back(&mut self, batch: Vec<(Job, Pending)>, now: Timestamp) {
+        let (jobs, mut pendings): (Vec<Job>, Vec<Pending>) = batch.into_iter().unzip();
         let lookback = self.options.lookback;
         let result = async {
             let mut transaction = self.loader.pool.begin().await.map_err(pg("beginning a transaction"))?;
-            lookback::meet_earlier(&mut transaction, &mut pending, lookback).await?;
-            let appended = append(&mut transaction, std::slice::from_ref(&pending), &[]).await?;
-            transaction.commit().await.map_err(pg("committing a wait"))?;
+            lookback::meet_earlier(&mut transaction, &mut pendings, lookback).await?;
+            let appended = append(&mut transaction, &pendings, &[]).await?;
+            transaction.commit().await.map_err(pg("committing waits"))?;
             Ok::<_, EngineError>(appended)
         };
         match result.await {
-            Ok(appended) => self.reply(vec![job], vec![pending], appended).await,
-            Err(error) => job.answer(Err(error.into())),
+            Ok(appended) => self.reply(jobs, pendings, appended).await,
+            Err(error) if error.is_transient() || jobs.len() == 1 => fail_all(jobs, error),
+            Err(error) => {
+                // What was found by looking back went with the transaction: each is decided anew, and stands alone.
+                tracing::warn!(error = &error as &dyn std::error::Error, commands = jobs.len(), "splitting a batch");
+                for job in jobs {
+                    for alone in self.make_sure(vec![(job, None)], now).await {
+                        Box::pin(self.commit_looking_back(vec![alone], now)).await;
+                    }
+                }
+            }
         }
     }
 

@@ -151,14 +151,21 @@ impl Engine {
         self.inner.loader.current(run).await
     }
 
-    /// The run, at least as far as `seq`: a snapshot is enough if it is that new. For handlers that were told of `seq`.
+    /// The run, at least as far as `seq`: for handlers that were told of `seq`. A snapshot is enough if it is that new and
+    /// shows something to do; what is then done is compared with the log. That there is nothing to do is for the log to say:
+    /// a snapshot may be of one that Postgres has lost.
     ///
     /// # Errors
     /// As [`Engine::load`].
-    pub async fn load_at_least(&self, run: RunId, seq: kernel::Seq) -> Result<Option<Arc<RunState>>, EngineError> {
+    pub async fn load_at_least(
+        &self,
+        run: RunId,
+        seq: kernel::Seq,
+        has_work: impl FnOnce(&RunState) -> bool,
+    ) -> Result<Option<Arc<RunState>>, EngineError> {
         let hint = self.inner.loader.hints(&[run]).await.remove(&run);
         match hint {
-            Some(state) if state.seq >= seq => Ok(Some(state)),
+            Some(state) if state.seq >= seq && has_work(&state) => Ok(Some(state)),
             hint => self.inner.loader.catch_up(run, hint).await,
         }
     }

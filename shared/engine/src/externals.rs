@@ -103,7 +103,7 @@ impl Externals {
         let key = resource_key(source, event)?;
         let json = event.to_json();
         let mut transaction = self.pool.begin().await.map_err(record())?;
-        lock_keys(&mut transaction, tenant.as_str(), std::slice::from_ref(&key)).await?;
+        lock_key(&mut transaction, tenant, &key).await?;
         // The clock is this process's, as it is for the creation of runs, with which it is compared.
         let received_at = Timestamp::now();
         let incoming = Incoming { tenant, source, event, json: &json, key: &key, traceparent, received_at };
@@ -182,26 +182,29 @@ impl Externals {
     }
 }
 
-/// Takes the locks on (tenant, key), in the order of `keys`, which must be sorted, until the transaction ends.
+/// The name of the lock on (tenant, key).
+pub(crate) fn lock_name(tenant: &str, key: &str) -> String {
+    format!("{tenant}/{key}")
+}
+
+/// Takes locks in the order of their names, which must be sorted, until the transaction ends.
 ///
 /// Only the statements after this one see what the others who held the locks have committed.
-pub(crate) async fn lock_keys(
-    transaction: &mut PgConnection,
-    tenant: &str,
-    keys: &[String],
-) -> Result<(), EngineError> {
-    if keys.is_empty() {
+pub(crate) async fn lock_keys(transaction: &mut PgConnection, names: &[String]) -> Result<(), EngineError> {
+    if names.is_empty() {
         return Ok(());
     }
-    sqlx::query(
-        "select pg_advisory_xact_lock(hashtextextended($1 || '/' || key, 0)) from unnest($2::text[]) as k (key)",
-    )
-    .bind(tenant)
-    .bind(keys)
-    .execute(transaction)
-    .await
-    .map_err(pg("locking resource keys"))?;
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended(name, 0)) from unnest($1::text[]) as k (name)")
+        .bind(names)
+        .execute(transaction)
+        .await
+        .map_err(pg("locking resource keys"))?;
     Ok(())
+}
+
+/// Takes the lock of an event's key.
+async fn lock_key(transaction: &mut PgConnection, tenant: &TenantId, key: &str) -> Result<(), EngineError> {
+    lock_keys(transaction, &[lock_name(tenant.as_str(), key)]).await
 }
 
 /// An event on its way into the table.

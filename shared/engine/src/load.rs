@@ -4,7 +4,6 @@ use std::{collections::HashMap, sync::Arc};
 
 use kernel::{Event, EventData, RunId, RunState, STATE_VERSION, Timestamp, apply};
 use sqlx::{PgPool, Row};
-use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
@@ -21,6 +20,20 @@ pub(crate) struct Loader {
     pub(crate) snapshots: Snapshots,
 }
 
+/// Where a log ends.
+#[derive(Clone, Copy)]
+struct Head {
+    seq: u64,
+    at: Timestamp,
+}
+
+impl Head {
+    /// Two logs may have the same number of events; that the last came at the same microsecond says that it is one log.
+    fn is_of(self, state: &RunState) -> bool {
+        state.seq == self.seq && state.updated_at == self.at
+    }
+}
+
 impl Loader {
     /// Snapshots as they are, old or new: good enough to decide on, since the commit compares the seq.
     pub(crate) async fn hints(&self, runs: &[RunId]) -> HashMap<RunId, Arc<RunState>> {
@@ -33,18 +46,19 @@ impl Loader {
         }
     }
 
-    /// The seqs of `runs` in Postgres; runs that do not exist are missing.
-    pub(crate) async fn seqs(&self, runs: &[RunId]) -> Result<HashMap<RunId, u64>, EngineError> {
-        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
-        let rows = sqlx::query("select run_id, seq from runs where run_id = any ($1)")
-            .bind(ids)
-            .fetch_all(&self.pool)
-            .await
-            .map_err(pg("reading the seq of runs"))?;
-        rows.into_iter()
-            .map(|row| Ok((RunId(row.try_get(0)?), row.try_get::<i64, _>(1)?.unsigned_abs())))
-            .collect::<Result<_, sqlx::Error>>()
-            .map_err(pg("reading the seq of runs"))
+    /// The last event of the run in Postgres; none if there is no such run.
+    async fn head(&self, run: RunId) -> Result<Option<Head>, EngineError> {
+        let read = || pg("reading the head of a run");
+        let row =
+            sqlx::query("select seq, (extract(epoch from updated_at) * 1000000)::bigint from runs where run_id = $1")
+                .bind(run.0)
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(read())?;
+        let head = |row: sqlx::postgres::PgRow| {
+            Ok(Head { seq: row.try_get::<i64, _>(0)?.unsigned_abs(), at: timestamp(row.try_get(1)?) })
+        };
+        row.map(head).transpose().map_err(read())
     }
 
     /// The run as the log has it now, from the snapshot and what came after it.
@@ -53,29 +67,59 @@ impl Loader {
         self.catch_up(run, hint).await
     }
 
-    /// Brings `hint` up to the log. A hint that is ahead of the log is a lie and is dropped.
+    /// Brings `hint` up to the log. A hint of another log is a lie, and forgotten: ahead of this one, or with an event in it
+    /// that this one does not have. Postgres may come back without commits that it had confirmed.
     pub(crate) async fn catch_up(
         &self,
         run: RunId,
         hint: Option<Arc<RunState>>,
     ) -> Result<Option<Arc<RunState>>, EngineError> {
-        let Some(seq) = self.seqs(&[run]).await?.get(&run).copied() else { return Ok(None) };
-        let mut state = match hint.filter(|state| state.seq <= seq) {
-            Some(state) if state.seq == seq => return Ok(Some(state)),
-            Some(state) => Some(Arc::unwrap_or_clone(state)),
-            None => self.checkpoint(run, seq).await?,
+        let Some(head) = self.head(run).await? else { return Ok(None) };
+        if let Some(hint) = hint {
+            if head.is_of(&hint) {
+                return Ok(Some(hint));
+            }
+            let base = Arc::unwrap_or_clone(hint);
+            let folded = if base.seq < head.seq { self.fold(run, Some(base), head.seq).await? } else { None };
+            if let Some(state) = folded {
+                return Ok(Some(Arc::new(state)));
+            }
+            tracing::warn!(run_id = %run, "a snapshot is of another log, and is forgotten");
+            self.snapshots.forget(run).await;
+        }
+        let base = self.checkpoint(run, head.seq).await?;
+        let state = match self.fold(run, base, head.seq).await? {
+            Some(state) => Some(state),
+            None => self.fold(run, None, head.seq).await?,
         };
-        while state.as_ref().map_or(0, |state| state.seq) < seq {
-            let after = state.as_ref().map_or(0, |state| state.seq);
-            let tail = self.tail(run, after).await?;
+        Ok(state.map(Arc::new))
+    }
+
+    /// What the log makes of `base`, up to event `seq` at least. None if `base` does not end with an event of this log, or
+    /// if there is nothing to fold.
+    async fn fold(&self, run: RunId, base: Option<RunState>, seq: u64) -> Result<Option<RunState>, EngineError> {
+        // The last event of the base is read once more, to see whether it is the log's.
+        let mut unseen = base.as_ref().map(|base| (base.seq, base.updated_at));
+        let mut from = unseen.map_or(1, |(seq, _)| seq);
+        let mut state = base;
+        loop {
+            let tail = self.tail(run, from).await?;
             if tail.is_empty() {
                 break;
             }
             for event in &tail {
-                state = Some(apply(state, run, event)?);
+                from = event.seq + 1;
+                match unseen.take() {
+                    Some(last) if last != (event.seq, event.at) => return Ok(None),
+                    Some(_) => {}
+                    None => state = Some(apply(state, run, event)?),
+                }
+            }
+            if from > seq {
+                break;
             }
         }
-        Ok(state.map(Arc::new))
+        Ok(state.filter(|_| unseen.is_none()))
     }
 
     async fn checkpoint(&self, run: RunId, at_most: u64) -> Result<Option<RunState>, EngineError> {
@@ -92,13 +136,14 @@ impl Loader {
         Ok(state.filter(|state| state.seq <= at_most))
     }
 
-    async fn tail(&self, run: RunId, after: u64) -> Result<Vec<Event>, EngineError> {
+    /// Events from number `from` on.
+    async fn tail(&self, run: RunId, from: u64) -> Result<Vec<Event>, EngineError> {
         let rows = sqlx::query(
             "select seq, type, version, (extract(epoch from at) * 1000000)::bigint, data::text
-             from events where run_id = $1 and seq > $2 order by seq limit $3",
+             from events where run_id = $1 and seq >= $2 order by seq limit $3",
         )
         .bind(run.0)
-        .bind(i64::try_from(after).unwrap_or(i64::MAX))
+        .bind(i64::try_from(from).unwrap_or(i64::MAX))
         .bind(TAIL)
         .fetch_all(&self.pool)
         .await

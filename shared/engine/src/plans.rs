@@ -4,7 +4,10 @@
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::{
-    externals::{earlier::EARLIER, waits::MATCHING},
+    externals::{
+        earlier::EARLIER,
+        waits::{MATCHING, UNDER_WAY},
+    },
     reads::{events::PAGE, upkeep::ATTENTION},
     testing::TestStack,
     timers::{CLAIM, NEXT},
@@ -26,7 +29,8 @@ const FILL: &str = "
     select r.run_id, gen_random_uuid(), 0, 'default', 'external', 'forge:' || row_number() over (), 'forge.*', '', now()
     from runs r;
     insert into external_events (tenant, source, id, type, subject, resource_key, event, dispatched_at)
-    select 'default', 'forge', n, 'forge.push', n, 'forge:' || n, '{}', now() from generate_series(1, 20000) n;";
+    select 'default', 'forge', n, 'forge.push', n, 'forge:' || n, '{}', case when n % 10 > 0 then now() end
+    from generate_series(1, 20000) n;";
 
 async fn plan(postgres: &mut PgConnection, statement: &str) -> String {
     let explain = format!("explain (generic_plan) {statement}");
@@ -47,6 +51,7 @@ async fn nothing_reads_a_whole_table() {
         (MATCHING, "events_by_external"),
         (EARLIER, "external_events_by_key"),
         (EARLIER, "events_by_external"),
+        (UNDER_WAY, "external_events_under_way"),
     ];
     for when in ["empty", "filled", "analysed"] {
         match when {

@@ -73,6 +73,15 @@ impl Snapshots {
         Ok(values.into_iter().zip(runs).map(|(value, run)| parse(&value?, *run)).collect())
     }
 
+    /// Removes the snapshot of a run. What could not be removed is found to be a lie again.
+    pub(crate) async fn forget(&self, run: RunId) {
+        let mut redis = self.redis.clone();
+        let key = self.keys.snapshot(run);
+        if let Err(error) = redis::cmd("UNLINK").arg(key).query_async::<()>(&mut redis).await {
+            tracing::debug!(run_id = %run, error = &error as &dyn std::error::Error, "a snapshot was not removed");
+        }
+    }
+
     /// Stores states unless newer ones are there.
     pub(crate) async fn put(&self, states: &[Arc<RunState>]) -> Result<(), EngineError> {
         let mut call = self.set.prepare_invoke();

@@ -10,8 +10,8 @@ use crate::{
     },
     ids::{CallId, RunId},
     mutants::{Mutant, broken},
-    state::{Entry, Fact, FactKind, MAX_CONSUMED, RunState, Timer, Wake},
-    trust::{Block, Trust},
+    state::{Entry, Fact, FactKind, MAX_CONSUMED, RunState, TITLE_BYTES, Timer, Wake},
+    trust::{Block, Trust, excerpt},
     wait::{Condition, Leaf, Wait, WakeKind},
 };
 
@@ -321,7 +321,8 @@ impl RunState {
             }
         } else {
             // Normal progress is folded: only the latest of a call is kept, so that a flood stays one fact.
-            let same = |fact: &Fact| fact.title == title && fact.call_id == observation.call_id;
+            let kept_title = excerpt(&title, TITLE_BYTES);
+            let same = |fact: &Fact| fact.title == kept_title && fact.call_id == observation.call_id;
             self.facts.retain(|fact| !same(fact));
             self.fact(event, FactKind::Observation, title, block, observation.call_id);
         }

@@ -13,13 +13,13 @@ use crate::{
     ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId},
     mutants::{self, Mutant, broken},
     status::Status,
-    trust::{Block, Trust},
+    trust::{Block, Trust, excerpt},
     units::Duration,
     wait::{Wait, WakeKind},
 };
 
 /// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
-pub const STATE_VERSION: u32 = 2;
+pub const STATE_VERSION: u32 = 3;
 
 /// Most facts that wait for a turn one by one; older ones are counted, and stay in the log.
 pub const MAX_FACTS: usize = 64;
@@ -29,6 +29,12 @@ pub const MAX_HISTORY: usize = 24;
 pub const FACT_BYTES: usize = 4096;
 /// Most bytes of an entry of history.
 pub const HISTORY_BYTES: usize = 1024;
+/// Most bytes of a fact's or an entry's title that the state keeps.
+pub const TITLE_BYTES: usize = 256;
+/// Most calls of a run that may be open at a time.
+pub const MAX_OPEN_CALLS: usize = 256;
+/// Most questions of a run that may be open at a time, beside those about its calls.
+pub const MAX_OPEN_QUESTIONS: usize = 64;
 /// Most artifacts and decided approvals that the state remembers; the projections have all.
 pub const MAX_REMEMBERED: usize = 64;
 /// Most resource keys of which the state remembers what was consumed last. Of one that is forgotten, an event that was consumed
@@ -269,6 +275,12 @@ impl RunState {
         self.calls.values().filter(|call| call.is_started())
     }
 
+    /// Open questions that are not about a call.
+    #[must_use]
+    pub fn open_questions(&self) -> usize {
+        self.approvals.values().filter(|approval| approval.call_id.is_none()).count()
+    }
+
     /// Whether the results that no explicit wait names ask for a turn: all calls of the turn have ended, or one failed and
     /// the agent wants to know at once.
     #[must_use]
@@ -312,7 +324,8 @@ impl RunState {
             self.facts_omitted += 1;
         }
         self.lowest_trust = self.lowest_trust.join(fact.block.trust);
-        self.facts.push_back(Fact { block: fact.block.excerpt(FACT_BYTES), ..fact });
+        let (title, block) = (excerpt(&fact.title, TITLE_BYTES), fact.block.excerpt(FACT_BYTES));
+        self.facts.push_back(Fact { title, block, ..fact });
     }
 
     pub(crate) fn push_history(&mut self, entry: Entry) {
@@ -320,7 +333,8 @@ impl RunState {
             self.history.pop_front();
         }
         self.lowest_trust = self.lowest_trust.join(entry.block.trust);
-        self.history.push_back(Entry { block: entry.block.excerpt(HISTORY_BYTES), ..entry });
+        let (title, block) = (excerpt(&entry.title, TITLE_BYTES), entry.block.excerpt(HISTORY_BYTES));
+        self.history.push_back(Entry { title, block, ..entry });
     }
 
     pub(crate) fn remember_decided(&mut self, approval: ApprovalId, verdict: &str) {

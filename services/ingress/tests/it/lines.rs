@@ -146,3 +146,33 @@ async fn a_dispatch_that_was_cut_short_goes_on_where_it_ended() {
     assert_eq!(woken(&planner, &runs).await.len(), 54 + 1);
     door.close().await;
 }
+
+/// The events that a run has had, in that order.
+async fn had(door: &Door, run: RunId) -> Vec<String> {
+    let events = door.events(run).await.into_iter().filter(|event| event["type"] == "external.matched");
+    events.map(|event| event["data"]["external"]["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A run that takes events one by one has each, in their order, however their dispatches overtake each other.
+#[tokio::test]
+async fn an_event_that_overtakes_another_lets_it_go_first() {
+    let door = Door::open().await;
+    let planner = door.engine(Role::Planner).await;
+    let externals = door.engine(Role::Ingress).await.externals();
+    for exclusive in [false, true] {
+        let run = door.run().await;
+        waits_for_build(&planner, run, exclusive).await;
+        // The first is recorded, and whoever was to dispatch it is slow or dead.
+        let (slow, fast) = (build(&format!("slow/{exclusive}")), build(&format!("fast/{exclusive}")));
+        externals.record(&tenant(), "ci", &slow, None).await.unwrap();
+        publish(&door, &fast).await;
+        settle(&door, &fast).await;
+        assert_eq!(had(&door, run).await, [slow.id.as_str()]);
+        waits_for_build(&planner, run, exclusive).await;
+        assert_eq!(had(&door, run).await, [slow.id.as_str(), fast.id.as_str()]);
+        settle(&door, &slow).await;
+        let cancel = Command::Cancel(kernel::command::ByOperator { by: "ann".into(), reason: None });
+        door.engine(Role::Ingress).await.submit(run, cancel, "cancel", Cause::default()).await.unwrap();
+    }
+    door.close().await;
+}

@@ -19,7 +19,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::{
-    Externals, RecordedExternal, WaitMatch, lock_keys,
+    Externals, RecordedExternal, WaitMatch, lock_key,
     waits::{wait_columns, wait_match},
 };
 use crate::{
@@ -82,8 +82,7 @@ impl Externals {
         let claiming = || pg("claiming an outside event");
         let position = recorded.external.position;
         let mut transaction = self.pool.begin().await.map_err(claiming())?;
-        lock_keys(&mut transaction, recorded.tenant.as_str(), std::slice::from_ref(&recorded.external.resource_key))
-            .await?;
+        lock_key(&mut transaction, &recorded.tenant, &recorded.external.resource_key).await?;
         let claim = match holder(&mut transaction, position).await? {
             Some(Holder { is_consumed: true, .. }) => EventClaim::Taken,
             Some(holder) if !holder.is(wait) => match waiting(&mut transaction, &holder.claim).await? {
@@ -103,8 +102,7 @@ impl Externals {
     pub async fn release(&self, recorded: &RecordedExternal, wait: &WaitMatch) -> Result<(), EngineError> {
         let releasing = || pg("releasing an outside event");
         let mut transaction = self.pool.begin().await.map_err(releasing())?;
-        lock_keys(&mut transaction, recorded.tenant.as_str(), std::slice::from_ref(&recorded.external.resource_key))
-            .await?;
+        lock_key(&mut transaction, &recorded.tenant, &recorded.external.resource_key).await?;
         sqlx::query(concat!(
             "update external_events x
              set claimed_run = null, claimed_wait = null, claimed_leaf = null, claimed_at = null
@@ -132,10 +130,11 @@ pub(crate) async fn claim_earlier(
     leaf: u16,
 ) -> Result<bool, EngineError> {
     let expected = pending.before.as_ref().map_or(0, |before| before.seq);
+    let expected_at = pending.before.as_ref().map_or(0, |before| before.updated_at.as_microsecond());
     let claimed = sqlx::query(
         "with mine as materialized (
             select run_id from runs
-            where run_id = $1 and seq = $2
+            where run_id = $1 and seq = $2 and updated_at = timestamptz 'epoch' + $7 * interval '1 microsecond'
               and (select true from inbox i where i.run_id = $1 and i.key = $3 limit 1) is null
             for update
          )
@@ -149,6 +148,7 @@ pub(crate) async fn claim_earlier(
     .bind(wait.0)
     .bind(i32::from(leaf))
     .bind(position)
+    .bind(expected_at)
     .execute(transaction)
     .await
     .map_err(pg("claiming an earlier event"))?;

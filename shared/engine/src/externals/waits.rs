@@ -35,6 +35,14 @@ pub struct WaitMatch {
     pub sampled: bool,
 }
 
+impl WaitMatch {
+    /// Whether it is about events of this type.
+    #[must_use]
+    pub fn is_about(&self, recorded: &RecordedExternal) -> bool {
+        super::wants_type(&self.event_type, &recorded.external.event_type)
+    }
+}
+
 /// The columns of a [`WaitMatch`], from `waits w` and `runs r`.
 macro_rules! wait_columns {
     () => {
@@ -83,6 +91,43 @@ impl Externals {
         matching(&mut connection, recorded, after).await
     }
 }
+
+impl Externals {
+    /// Events about the same resource that came before a recorded one, from behind `after`, and are not dispatched yet: a page
+    /// of them, oldest first; empty after the last. A wait that means one of them wants that first.
+    ///
+    /// What is dispatched was offered to every wait that was registered before it came, and who registered later looked
+    /// back. So nothing else can be older and still wanted.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn under_way_before(
+        &self,
+        recorded: &RecordedExternal,
+        after: i64,
+    ) -> Result<Vec<RecordedExternal>, EngineError> {
+        let read = || pg("looking for earlier outside events");
+        let rows = sqlx::query(UNDER_WAY)
+            .bind(recorded.tenant.as_str())
+            .bind(&recorded.external.resource_key)
+            .bind(after)
+            .bind(recorded.external.position)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
+        rows.iter().map(super::recorded).collect::<Result<_, _>>().map_err(read())
+    }
+}
+
+/// Undispatched events of tenant $1 about resource $2 between the positions $3 and $4.
+pub(crate) const UNDER_WAY: &str = concat!(
+    "select position, tenant, source, event, traceparent, false as dispatched, ",
+    micros!("received_at"),
+    "
+             from external_events
+             where tenant = $1 and resource_key = $2 and position > $3 and position < $4 and dispatched_at is null
+             order by position limit 256"
+);
 
 pub(super) async fn matching(
     connection: &mut PgConnection,

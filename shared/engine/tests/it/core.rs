@@ -171,6 +171,54 @@ async fn snapshots_may_be_lost_old_or_lies() {
     stack.close().await.unwrap();
 }
 
+/// Postgres comes back without its last commits, and others take their numbers: what is left in Redis is of a log that is no
+/// more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_a_log_that_was_lost_is_not_believed() {
+    let stack = TestStack::new().await.unwrap();
+    let engine = stack.engine(Role::Ingress).await.unwrap();
+    let run = new_run(&engine).await;
+    let lost = engine.submit(run, message("lost"), "m1", Cause::default()).await.unwrap().state;
+    engine.drain().await;
+    let mut postgres = stack.postgres().await.unwrap();
+    let restore = "with gone as (delete from events where run_id = $1 and seq = 3),
+                        forgotten as (delete from inbox where run_id = $1 and key = 'm1')
+                   update runs set seq = 2, updated_at = created_at where run_id = $1";
+    sqlx::query(restore).bind(run.0).execute(&mut postgres).await.unwrap();
+    let engine = stack.another_engine(stack.options(Role::Ingress)).await.unwrap();
+    let redis = redis(&stack).await;
+    let key = format!("{}:esc:s{}:{run}", stack.namespace(), kernel::STATE_VERSION);
+    let lie = async || {
+        let value = format!("{:020}{}", lost.seq, serde_json::to_string(&*lost).unwrap());
+        redis::cmd("SET").arg(&key).arg(value).query_async::<()>(&mut redis.clone()).await.unwrap();
+    };
+    let is_lost = |state: &kernel::RunState| state.facts.iter().any(|fact| fact.block.text == "lost");
+
+    // Ahead of the log. A handler that looks for what the snapshot lacks is shown the log.
+    lie().await;
+    let state = engine.load_at_least(run, 3, |state| !is_lost(state)).await.unwrap().unwrap();
+    assert_eq!((state.seq, is_lost(&state)), (2, false));
+    lie().await;
+    let kept = engine.submit(run, message("kept"), "m2", Cause::default()).await.unwrap();
+    assert_eq!((kept.state.seq, is_lost(&kept.state)), (3, false));
+
+    // As long as the log.
+    lie().await;
+    assert_eq!(engine.load(run).await.unwrap().unwrap(), kept.state);
+    lie().await;
+    let more = engine.submit(run, message("more"), "m3", Cause::default()).await.unwrap();
+    assert_eq!((more.state.seq, is_lost(&more.state)), (4, false));
+
+    // Behind it.
+    lie().await;
+    assert_eq!(engine.load(run).await.unwrap().unwrap(), more.state);
+    // A delivery that the lost log had handled is handled.
+    lie().await;
+    let again = engine.submit(run, message("lost"), "m1", Cause::default()).await.unwrap();
+    assert_eq!((again.state.seq, again.duplicate), (5, false));
+    stack.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_service_has_only_its_own_authority() {
     let stack = TestStack::new().await.unwrap();

@@ -506,3 +506,26 @@ async fn a_wait_that_loses_its_race_claims_nothing() {
     }
     world.close().await;
 }
+
+/// Registrations that are committed together find what came before them as they would alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_that_register_together_each_find_their_own() {
+    let world = World::new().await;
+    let runs = join_all((0..40).map(|_| world.run())).await;
+    // Half of the runs find an event of their own, the other half share three that only one may have each.
+    for number in 0..20 {
+        world.event(&format!("own{number}"), &format!("own/{number}")).await;
+    }
+    for number in 0..3 {
+        world.event(&format!("one{number}"), "shared").await;
+    }
+    let waits = runs.iter().enumerate().map(|(number, run)| {
+        let on = if number < 20 { forge(&format!("own/{number}")) } else { only_one("shared") };
+        world.wait_for(*run, on, None)
+    });
+    let states: Vec<_> = join_all(waits).await.into_iter().map(|committed| committed.state.status()).collect();
+    assert_eq!(states[..20], [Status::Runnable; 20]);
+    assert_eq!(states[20..].iter().filter(|status| **status == Status::Runnable).count(), 3);
+    assert_eq!(world.matched().await, vec![1; 23]);
+    world.close().await;
+}

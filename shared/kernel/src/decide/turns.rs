@@ -11,6 +11,7 @@ use crate::{
     ids::WaitId,
     mutants::{Mutant, broken},
     rejection::Rejection,
+    state::{MAX_OPEN_CALLS, MAX_OPEN_QUESTIONS},
     trust::{Block, Trust},
     units::{Duration, later},
     wait::{Condition, Wait, WaitExpr},
@@ -108,6 +109,13 @@ impl Decider {
         let allowed = self.state.spent.allows_calls(&self.state.limits, outcome.calls.len());
         if !allowed && !broken(Mutant::CallsBeyondBudget) {
             problems.push("the budget of tool calls is used up: complete or fail".to_owned());
+        }
+        if self.state.calls.len() + outcome.calls.len() > MAX_OPEN_CALLS {
+            problems.push(format!("{MAX_OPEN_CALLS} calls may be open at a time: wait for some of them first"));
+        }
+        if outcome.question.is_some() && self.state.open_questions() >= MAX_OPEN_QUESTIONS {
+            problems
+                .push(format!("{MAX_OPEN_QUESTIONS} questions are open: wait for an answer instead of asking more"));
         }
         problems.extend(outcome.wait.as_ref().and_then(|wait| wait.on.problem()));
         let mut seen: Vec<_> = outcome.calls.iter().map(|call| call.call_id).collect();

@@ -4,7 +4,7 @@ use kernel::{
     ApprovalId, Block, CallId, Command, Decision, Rejection, RunId, RunState, Seq, TenantId, Timestamp, Trust, TurnId,
     budget::{Limits, Usage},
     call::{Approval, Binding, CallRequest, CallResult},
-    command::{ByOperator, CompleteCall, CreateRun, TurnOutcome},
+    command::{AddMessage, ByOperator, CompleteCall, CreateRun, TurnOutcome},
     decide,
     event::RunCreated,
     slice::Manifest,
@@ -156,4 +156,9 @@ pub fn approval(run: &Run, call_id: Option<CallId>, name: &str) -> Approval {
 
 pub fn ann(reason: Option<&str>) -> ByOperator {
     ByOperator { by: "ann".into(), reason: reason.map(str::to_owned) }
+}
+
+/// An operator writes.
+pub fn said(text: &str) -> Command {
+    Command::AddMessage(AddMessage { block: block(text) })
 }

@@ -174,6 +174,7 @@ impl World {
     }
 
     fn commit(&mut self, pending: Pending, command: &'static str) -> Arc<RunState> {
+        self.check_order(&pending);
         let Pending { run, key, before, after, events, .. } = pending;
         let (now, calm) = (self.now, self.choices.is_calm());
         let row = self.runs.entry(run).or_insert_with(|| Row {
@@ -217,6 +218,26 @@ impl World {
             });
         }
         state
+    }
+
+    /// A condition has the oldest event that it means, of those that its run did not have when it began to wait.
+    fn check_order(&mut self, pending: &Pending) {
+        let mut skipped = Vec::new();
+        for event in &pending.events {
+            let EventData::ExternalMatched(matched) = &event.data else { continue };
+            let Some((pattern, from)) = pattern_of(pending, matched) else { continue };
+            let older = self.externals.iter().find(|external| {
+                (from + 1..matched.external.position).contains(&external.position)
+                    && external.received_at >= pending.after.created_at
+                    && external.is_meant(&pattern)
+                    && !(pattern.exclusive && self.is_anothers(external, pending.run))
+            });
+            skipped.extend(older.map(|older| (older.position, matched.external.position)));
+        }
+        for (older, position) in skipped {
+            let detail = format!("it has the event at {position} before the one at {older}");
+            self.violated(pending.run, "world.oldest_first", detail);
+        }
     }
 
     /// Publishes the events of a commit. Whatever the bus does with them, it has acknowledged them.
@@ -266,16 +287,24 @@ impl World {
 
 /// Whether the condition that an outside event meets is an exclusive one.
 fn wanted_exclusively(pending: &Pending, matched: &ExternalMatched) -> bool {
+    pattern_of(pending, matched).is_some_and(|(pattern, _)| pattern.exclusive)
+}
+
+/// What the condition that an outside event meets is about, and the event that its run had last when it began to wait.
+fn pattern_of(pending: &Pending, matched: &ExternalMatched) -> Option<(ExternalPattern, i64)> {
     let registered = pending.events.iter().find_map(|event| match &event.data {
-        EventData::WaitRegistered(registered) => Some(&registered.wait),
+        EventData::WaitRegistered(registered) => Some((&registered.wait, &pending.after)),
         _ => None,
     });
-    let before = pending.before.as_ref().and_then(|state| state.wait.as_ref());
-    let wait = registered.into_iter().chain(before).find(|wait| wait.wait_id == matched.wait_id);
-    wait.is_some_and(|wait| match wait.on.leaves().get(usize::from(matched.leaf)).map(|leaf| &leaf.condition) {
-        Some(Condition::External(pattern)) => pattern.exclusive,
-        _ => false,
-    })
+    let before = pending.before.as_deref().and_then(|state| Some((state.wait.as_ref()?, state)));
+    let (wait, state) = registered.into_iter().chain(before).find(|(wait, _)| wait.wait_id == matched.wait_id)?;
+    match &wait.on.leaves().get(usize::from(matched.leaf))?.condition {
+        Condition::External(pattern) => {
+            let from = state.waits_from.get(&pattern.resource_key()).copied().unwrap_or(0);
+            Some((pattern.clone(), from))
+        }
+        _ => None,
+    }
 }
 
 /// The unmet conditions of a wait that are about outside events, with their leaf numbers.

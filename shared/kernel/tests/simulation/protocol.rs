@@ -47,6 +47,8 @@ protocol! {
     sweep,
     /// Work that nobody is at is rung for.
     ring,
+    /// Whoever dispatches an event brings those first that came before it and are still under way.
+    oldest_first,
     /// What was recorded and not dispatched is.
     dispatch_sweep,
     /// A process works on a call once at a time.

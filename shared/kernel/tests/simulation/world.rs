@@ -146,6 +146,14 @@ impl World {
         self.runs.get(&run).map(|row| Arc::clone(&row.state))
     }
 
+    /// Earlier events about the same thing that are not dispatched yet, oldest first.
+    pub fn under_way_before(&self, external: &External) -> Vec<External> {
+        let before = |each: &&External| {
+            each.position < external.position && each.subject == external.subject && !each.dispatched
+        };
+        self.externals.iter().filter(before).cloned().collect()
+    }
+
     /// Stores a snapshot unless a newer one is there.
     pub fn store_snapshot(&mut self, state: &Arc<RunState>) {
         let newer = self.snapshots.get(&state.run_id).is_none_or(|stored| stored.seq < state.seq);

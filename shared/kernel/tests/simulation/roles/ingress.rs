@@ -1,10 +1,13 @@
 //! The public door: runs, people's words, and events from outside, which are recorded once and then brought to the waits that
 //! want them.
 
+use std::collections::HashMap;
+
 use kernel::{
     Block, Command, Rejection, RunId, Trust, WaitId,
     command::{AddMessage, ByOperator, CreateRun},
     event::RunCreated,
+    wait::ExternalPattern,
 };
 
 use crate::{
@@ -47,7 +50,7 @@ struct Match {
     run: RunId,
     wait: WaitId,
     leaf: u16,
-    exclusive: bool,
+    pattern: ExternalPattern,
 }
 
 /// Takes in an event from outside: recorded once, dispatched unless that was done before.
@@ -91,9 +94,7 @@ fn matching(world: &World, external: &External) -> Vec<Match> {
     let mut found: Vec<_> = waiting
         .flat_map(|(run, since, wait)| {
             let meant = patterns(wait).into_iter().filter(|(_, pattern)| external.is_meant(pattern));
-            meant.map(move |(leaf, pattern)| {
-                (since, Match { run, wait: wait.wait_id, leaf, exclusive: pattern.exclusive })
-            })
+            meant.map(move |(leaf, pattern)| (since, Match { run, wait: wait.wait_id, leaf, pattern }))
         })
         .collect();
     found.sort_by_key(|(since, found)| (*since, found.run, found.leaf));
@@ -101,23 +102,19 @@ fn matching(world: &World, external: &External) -> Vec<Match> {
 }
 
 async fn dispatch(hand: &Hand, external: External, matches: Vec<Match>) {
+    hand.step().await;
+    // What came before and is still under way is for these waits first: each has the oldest that it means.
+    let earlier =
+        hand.with(|world| if world.protocol.oldest_first { world.under_way_before(&external) } else { Vec::new() });
     // By which run, if it is one that wants it for itself. It may want it for several conditions.
-    let mut taken = None;
+    let mut taken = HashMap::new();
     for found in matches {
-        let anothers = hand.with(|world| world.protocol.exclusive_claims && world.is_anothers(&external, found.run));
-        if found.exclusive && (anothers || taken.is_some_and(|by| by != found.run)) {
-            continue;
-        }
-        let key = format!("ext/{}/{}/{}", external.position, found.wait, found.leaf);
-        let delivered = hand.submit(found.run, &external.deliver_to(found.wait, found.leaf), key).await;
-        match delivered {
-            Ok(committed) if found.exclusive && (committed.duplicate || !committed.events.is_empty()) => {
-                taken = Some(found.run);
+        for event in earlier.iter().filter(|event| event.is_meant(&found.pattern)).chain([&external]) {
+            match bring(hand, event, &found, &mut taken).await {
+                Brought::Taken => break,
+                Brought::NotTaken => {}
+                Brought::Unknown => return,
             }
-            Ok(_) => {}
-            Err(Rejection::Ended(_) | Rejection::Ending | Rejection::NoSuchRun) => {}
-            // Left to the sweep.
-            Err(_) => return,
         }
     }
     hand.step().await;
@@ -126,6 +123,33 @@ async fn dispatch(hand: &Hand, external: External, matches: Vec<Match>) {
             recorded.dispatched = true;
         }
     });
+}
+
+/// How a condition takes an event.
+enum Brought {
+    Taken,
+    NotTaken,
+    /// Left to the sweep.
+    Unknown,
+}
+
+async fn bring(hand: &Hand, event: &External, found: &Match, taken: &mut HashMap<i64, RunId>) -> Brought {
+    let exclusive = found.pattern.exclusive;
+    let anothers = hand.with(|world| world.protocol.exclusive_claims && world.is_anothers(event, found.run));
+    if exclusive && (anothers || taken.get(&event.position).is_some_and(|by| *by != found.run)) {
+        return Brought::NotTaken;
+    }
+    let key = format!("ext/{}/{}/{}", event.position, found.wait, found.leaf);
+    match hand.submit(found.run, &event.deliver_to(found.wait, found.leaf), key).await {
+        Ok(committed) if committed.duplicate || !committed.events.is_empty() => {
+            if exclusive {
+                taken.insert(event.position, found.run);
+            }
+            Brought::Taken
+        }
+        Ok(_) | Err(Rejection::Ended(_) | Rejection::Ending | Rejection::NoSuchRun) => Brought::NotTaken,
+        Err(_) => Brought::Unknown,
+    }
 }
 
 /// Dispatches what was recorded and, by a crash, not dispatched.
