@@ -181,23 +181,19 @@ fn weigh(declaration: &ToolDecl) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use kernel::tool::{CallKind, Effect, ToolRun};
+    use kernel::tool::{Effect, ToolRun};
     use serde_json::json;
 
     use super::*;
 
     fn tool(name: &str) -> CatalogueTool {
+        let input = json!({"type": "object", "required": ["command"], "properties": {"command": {"type": "string"}}});
+        let run = ToolRun::Builtin(name.to_owned());
         let spec = ToolSpec {
-            name: name.to_owned(),
             description: "Runs.".to_owned(),
-            input: json!({"type": "object", "required": ["command"], "properties": {"command": {"type": "string"}}}),
-            output: None,
-            kind: CallKind::Call,
-            effect: Effect::Read,
             idempotent: true,
             timeout: kernel::units::Duration::from_secs(5),
-            run: ToolRun::Builtin(name.to_owned()),
-            probe: None,
+            ..ToolSpec::new(name, input, Effect::Read, run)
         };
         CatalogueTool { spec: Arc::new(spec), digest: format!("digest of {name}") }
     }

@@ -151,30 +151,21 @@ fn with_env(http: &HttpRequest, env: &impl Fn(&str) -> Option<String>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use kernel::tool::{CallKind, Effect};
+    use kernel::tool::Effect;
     use kernel::units::Duration;
     use serde_json::json;
 
     use super::*;
 
     fn registry(run: ToolRun) -> Registry {
-        let spec = ToolSpec {
-            name: "x.do".to_owned(),
-            description: String::new(),
-            input: json!({
-                "type": "object",
-                "properties": {"n": {"type": "integer"}, "mode": {"enum": ["a", "b"], "default": "a"}},
-                "required": ["n"],
-                "additionalProperties": false,
-            }),
-            output: None,
-            kind: CallKind::Call,
-            effect: Effect::Read,
-            idempotent: true,
-            timeout: Duration::from_secs(1),
-            run,
-            probe: None,
-        };
+        let input = json!({
+            "type": "object",
+            "properties": {"n": {"type": "integer"}, "mode": {"enum": ["a", "b"], "default": "a"}},
+            "required": ["n"],
+            "additionalProperties": false,
+        });
+        let timeout = Duration::from_secs(1);
+        let spec = ToolSpec { idempotent: true, timeout, ..ToolSpec::new("x.do", input, Effect::Read, run) };
         Registry::new([(Arc::new(spec), "d1".to_owned())], |_| None)
     }
 
@@ -202,13 +193,7 @@ mod tests {
         assert_eq!(known.find("x.do", "d0").unwrap_err().code, "schema_changed");
         let refusal = known.find("x.do", "d1").unwrap().means().unwrap_err();
         assert_eq!(refusal.code, "misconfigured");
-        let http = HttpRequest {
-            method: "GET".into(),
-            url: "{env:NOT_SET}/x".into(),
-            headers: Default::default(),
-            body: None,
-            allow_private: false,
-        };
+        let http = HttpRequest::new("GET", "{env:NOT_SET}/x");
         let refusal = registry(ToolRun::Http(http)).find("x.do", "d1").unwrap().means().unwrap_err();
         assert!(refusal.words.contains("NOT_SET"), "{}", refusal.words);
     }

@@ -1,16 +1,18 @@
 //! The tools that agents may use: those that ship with the program, and those of the operator's directory.
 
+mod booleans;
+mod check;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use kernel::tool::{HttpRequest, ToolRun, ToolSpec};
-use serde_json::Value;
+use kernel::tool::ToolSpec;
 
 use crate::{
-    agents::{AgentFileError, Problem, is_tool_name, read_yaml},
+    agents::{AgentFileError, read_yaml},
     digest::digest,
 };
 
@@ -125,43 +127,11 @@ impl Tool {
 fn parse_in(path: &Path, yaml: &str) -> Result<ToolSpec, CatalogError> {
     let malformed = |source| CatalogError::Malformed { path: path.to_owned(), source };
     let spec: ToolSpec = read_yaml(yaml).map_err(malformed)?;
-    match problem(&spec) {
+    booleans::check(yaml).map_err(malformed)?;
+    match check::problem(&spec) {
         Some(problem) => Err(malformed(problem.place_in(yaml))),
         None => Ok(spec),
     }
-}
-
-fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
-    if !is_tool_name(&spec.name) {
-        return Some(Problem::new(&spec.name, "`name` must be 1 to 63 letters, digits, `.`, `_` or `-`"));
-    }
-    if spec.description.trim().is_empty() {
-        return Some(Problem::new("description", "`description` is empty: the model chooses by it"));
-    }
-    if spec.input.get("type").and_then(Value::as_str) != Some("object") {
-        return Some(Problem::new("input", "`input` must be a JSON Schema with `type: object`: arguments are named"));
-    }
-    if spec.timeout.as_millis() == 0 {
-        return Some(Problem::new("timeout", "`timeout` must be longer than 0"));
-    }
-    let request = match &spec.run {
-        ToolRun::Http(request) => Some(request),
-        ToolRun::Builtin(_) => None,
-    };
-    let probe = spec.probe.as_ref();
-    let pointer = probe.map(|probe| probe.done.as_str()).filter(|done| !done.is_empty() && !done.starts_with('/'));
-    pointer
-        .map(|done| Problem::new(done, "`done` must be a JSON pointer: empty, or beginning with `/`"))
-        .or_else(|| request.into_iter().chain(probe.map(|probe| &probe.http)).find_map(request_problem))
-}
-
-fn request_problem(request: &HttpRequest) -> Option<Problem<'_>> {
-    const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
-    if !METHODS.contains(&request.method.as_str()) {
-        return Some(Problem::new(&request.method, format!("`method` must be one of {}", METHODS.join(", "))));
-    }
-    let absolute = ["http://", "https://", "{env:"].iter().any(|start| request.url.starts_with(start));
-    (!absolute).then(|| Problem::new(&request.url, "`url` must begin with http://, https:// or {env:NAME}"))
 }
 
 fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>, CatalogError> {
@@ -186,12 +156,15 @@ fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>, CatalogError> {
 mod tests {
     use std::fs;
 
+    use serde_json::Value;
+
     use super::*;
 
     const MERGE: &str = r#"name: forge.merge
 description: Merges a pull request.
 input: { type: object, properties: { number: { type: integer } }, required: [number], additionalProperties: false }
 effect: external
+idempotent: true
 timeout: 20s
 run:
   http:
@@ -244,6 +217,25 @@ probe:
     }
 
     #[test]
+    fn everything_that_a_file_can_say_is_read() {
+        let all = MERGE.replacen(
+            "timeout: 20s",
+            "timeout: 20s\nretry: { attempts: 5, first: 1s, most: 10s }\n\
+             concurrency: { parallel: true, locks: [\"pull/{number}\"], per_target: 4, target: \"forge/{run_id}\" }\n\
+             permissions: { tenants: [acme], agents: [\"ci-*\"] }\n\
+             compensate: { http: { method: POST, url: \"{env:FORGE_URL}/revert/{result.sha}\" } }",
+            1,
+        );
+        let at = folder(&[("merge.yaml", &all)]);
+        let tool = ToolCatalog::load(&at).unwrap().get("forge.merge").unwrap();
+        assert_eq!(tool.retry.unwrap().attempts, 5);
+        assert!(tool.is_parallel() && tool.concurrency.per_target == Some(4));
+        assert!(tool.permissions.allow_agent("ci-keeper") && !tool.permissions.allow_tenant("other"));
+        assert!(tool.compensate.is_some());
+        fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
     fn a_directory_adds_tools_and_stands_in_for_shipped_ones() {
         let echo = SHIPPED[7].1.replace("effect: read", "effect: write");
         let at = folder(&[("merge.yaml", MERGE), ("echo.yml", &echo), ("notes.txt", "name: {")]);
@@ -261,6 +253,22 @@ probe:
         assert!(error.contains("a.yaml") && error.contains("b.yaml"), "{error}");
         fs::remove_dir_all(at).unwrap();
         for (from, to, expect) in [
+            ("input: {", "input: { additionalProperties: no,", "quote it"),
+            ("required: [number]", "required: [number, y]", "`y` is a boolean"),
+            ("idempotent: true", "idempotent: yes", "`true` or `false`"),
+            ("merge/{number}", "merge/{numbr}", "`{numbr}` names no argument"),
+            ("merge/{number}", "merge/{number}?key=secret:KEY", "put it in a header"),
+            ("timeout: 20s", "timeout: 20s\nretry: { attempts: 0 }", "`attempts`"),
+            ("timeout: 20s", "timeout: 20s\nretry: { first: 1m, most: 1s }", "`first` is longer"),
+            ("timeout: 20s", "timeout: 20s\nconcurrency: { per_target: 0 }", "`per_target`"),
+            ("timeout: 20s", "timeout: 20s\nconcurrency: { locks: [\"pull/{nr}\"] }", "`{nr}` names no argument"),
+            ("timeout: 20s", "timeout: 20s\nconcurrency: { locks: [\" \"] }", "`locks` has an empty entry"),
+            ("timeout: 20s", "timeout: 20s\npermissions: { agents: [\"*-bot\"] }", "only at the end"),
+            (
+                "timeout: 20s",
+                "timeout: 20s\ncancel: { http: { method: POST, url: \"http://h/\" } }",
+                "`kind: activity`",
+            ),
             ("effect: external", "efect: external", "efect"),
             ("effect: external", "effect: magic", "magic"),
             ("method: POST", "method: post", "`method` must be one of"),
@@ -270,7 +278,9 @@ probe:
             ("type: object, ", "", "type: object"),
             ("timeout: 20s", "timeout: 0s", "longer than 0"),
         ] {
-            let at = folder(&[("merge.yaml", &MERGE.replacen(from, to, 1))]);
+            let yaml = MERGE.replacen(from, to, 1);
+            assert_ne!(yaml, MERGE, "{from}");
+            let at = folder(&[("merge.yaml", &yaml)]);
             let error = ToolCatalog::load(&at).unwrap_err().to_string();
             assert!(error.contains("merge.yaml: line ") && error.contains(expect), "{to}: {error}");
             fs::remove_dir_all(at).unwrap();

@@ -52,6 +52,9 @@ pub enum CallKind {
 }
 
 /// A tool as declared in `infra/agents/tools/*.yaml`. The planner offers it, the tool-executor runs it.
+///
+/// What came later is left out of the stored form as long as it says nothing, so that the digest of a declaration only
+/// changes when the declaration does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolSpec {
@@ -75,11 +78,29 @@ pub struct ToolSpec {
     /// How long one attempt may take.
     #[serde(default = "default_timeout")]
     pub timeout: Duration,
+    /// How often and when it is tried again, where that is harmless.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// What may run beside it.
+    #[serde(default, skip_serializing_if = "Concurrency::says_nothing")]
+    pub concurrency: Concurrency,
+    /// Who may use it; nothing said: everybody whose agent has it.
+    #[serde(default, skip_serializing_if = "Permissions::says_nothing")]
+    pub permissions: Permissions,
     /// How it is carried out.
     pub run: ToolRun,
     /// How to find out whether a call whose outcome is unknown has happened.
     #[serde(default)]
     pub probe: Option<Probe>,
+    /// How to find out how far an activity that goes on elsewhere has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// How an activity that goes on elsewhere is ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<FollowUp>,
+    /// What undoes a call that has happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compensate: Option<FollowUp>,
 }
 
 const fn default_timeout() -> Duration {
@@ -87,6 +108,35 @@ const fn default_timeout() -> Duration {
 }
 
 impl ToolSpec {
+    /// A call that is carried out like this, with everything else as if its file did not say it.
+    #[must_use]
+    pub fn new(name: impl Into<String>, input: serde_json::Value, effect: Effect, run: ToolRun) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            input,
+            output: None,
+            kind: CallKind::Call,
+            effect,
+            idempotent: false,
+            timeout: default_timeout(),
+            retry: None,
+            concurrency: Concurrency::default(),
+            permissions: Permissions::default(),
+            run,
+            probe: None,
+            status: None,
+            cancel: None,
+            compensate: None,
+        }
+    }
+
+    /// Whether it may run beside other calls of its turn: as its file says, and by itself only if it changes nothing.
+    #[must_use]
+    pub fn is_parallel(&self) -> bool {
+        self.concurrency.parallel.unwrap_or(matches!(self.effect, Effect::Read))
+    }
+
     /// Whether `tool.started` must be durable before it begins: everything whose repetition could be seen outside.
     #[must_use]
     pub const fn needs_start(&self) -> bool {
@@ -105,6 +155,88 @@ pub const fn needs_start(kind: CallKind, effect: Effect, idempotent: bool) -> bo
     }
 }
 
+/// How often and when a call is tried again. The pauses grow exponentially from `first` to `most`, each drawn at random
+/// between nothing and that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retry {
+    /// Attempts in all; 1 is none after the first.
+    pub attempts: u32,
+    /// The longest pause before the second attempt.
+    pub first: Duration,
+    /// The longest pause at all, also if the other side asks for a longer one.
+    pub most: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { attempts: 3, first: Duration::from_millis(200), most: Duration::from_secs(20) }
+    }
+}
+
+/// What may run beside a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Concurrency {
+    /// Whether it may run beside other calls of its turn. Not said: only if its effect is `read`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<bool>,
+    /// Resources of its tenant that no two calls touch at once, with `{name}` places filled from the arguments and
+    /// `{run_id}`: such as `repository/{owner}/{repository}`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<String>,
+    /// Calls at once for each target, over all executors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_target: Option<u32>,
+    /// What a target is, with places as in `locks`. Not said: the host of a request, else the tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+impl Concurrency {
+    fn says_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Who may use a tool: names, or beginnings of names with a `*` behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Permissions {
+    /// Tenants. Empty: all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<String>,
+    /// Agents. Empty: all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
+}
+
+impl Permissions {
+    fn says_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether runs of this tenant may use the tool.
+    #[must_use]
+    pub fn allow_tenant(&self, tenant: &str) -> bool {
+        is_among(&self.tenants, tenant)
+    }
+
+    /// Whether this agent may use the tool.
+    #[must_use]
+    pub fn allow_agent(&self, agent: &str) -> bool {
+        is_among(&self.agents, agent)
+    }
+}
+
+fn is_among(patterns: &[String], name: &str) -> bool {
+    let fits = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(begin) => name.starts_with(begin),
+        None => name == pattern,
+    };
+    patterns.is_empty() || patterns.iter().any(fits)
+}
+
 /// How a tool is carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -113,6 +245,26 @@ pub enum ToolRun {
     Builtin(String),
     /// A templated HTTP request.
     Http(HttpRequest),
+}
+
+/// Which redirects a request follows, if it has no body and changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Redirects {
+    /// None.
+    None,
+    /// Those to the same scheme, host and port.
+    #[default]
+    Same,
+    /// Also those to other hosts with a public address. They are sent none of the tool's headers.
+    Any,
+}
+
+impl Redirects {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A request with `{name}` places filled from the arguments (percent-encoded in the URL).
@@ -129,9 +281,31 @@ pub struct HttpRequest {
     /// JSON body with places in its strings; none means the arguments themselves for methods with a body.
     #[serde(default)]
     pub body: Option<serde_json::Value>,
-    /// Loopback and private addresses may be reached.
+    /// Loopback and private addresses may be reached; those of a cloud's metadata only if the URL spells them out.
     #[serde(default)]
     pub allow_private: bool,
+    /// Which redirects are followed.
+    #[serde(default, skip_serializing_if = "Redirects::is_default")]
+    pub redirects: Redirects,
+    /// Bytes of the answer that are read at most. Not said: as the executor is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::units::count")]
+    pub max_bytes: Option<u64>,
+}
+
+impl HttpRequest {
+    /// A request to this URL, with everything else as if its file did not say it.
+    #[must_use]
+    pub fn new(method: impl Into<String>, url: impl Into<String>) -> Self {
+        Self {
+            method: method.into(),
+            url: url.into(),
+            headers: BTreeMap::new(),
+            body: None,
+            allow_private: false,
+            redirects: Redirects::default(),
+            max_bytes: None,
+        }
+    }
 }
 
 /// A question whose answer says whether a call has happened.
@@ -142,4 +316,66 @@ pub struct Probe {
     pub http: HttpRequest,
     /// JSON pointer into the answer; the call has happened if what is there is neither absent, null nor false.
     pub done: String,
+}
+
+/// A question whose answer says how far an activity has come that goes on elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Status {
+    /// The request; `{idempotency_key}` and `{result.…}`, the answer to its start, are places too.
+    pub http: HttpRequest,
+    /// JSON pointer to the word in the answer that says how it stands.
+    pub state: String,
+    /// Words that mean that it ended well.
+    pub done: Vec<String>,
+    /// Words that mean that it failed; every other word means that it goes on.
+    #[serde(default)]
+    pub failed: Vec<String>,
+}
+
+/// A request about a call that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FollowUp {
+    /// The request; `{idempotency_key}` and `{result.…}`, the call's structured result, are places too.
+    pub http: HttpRequest,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_allowed_whole_or_by_their_begin() {
+        let named = |names: &[&str]| Permissions {
+            agents: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Permissions::default()
+        };
+        assert!(named(&[]).allow_agent("any"));
+        assert!(named(&["ci-*", "x"]).allow_agent("ci-keeper"));
+        assert!(named(&["ci-*", "x"]).allow_agent("x"));
+        assert!(!named(&["ci-*", "x"]).allow_agent("xy"));
+        assert!(!named(&["*-keeper"]).allow_agent("ci-keeper"), "a star stands at the end only");
+        assert!(named(&["x"]).allow_tenant("any"));
+    }
+
+    #[test]
+    fn what_says_nothing_leaves_the_stored_form_as_it_was() {
+        let run = ToolRun::Http(HttpRequest::new("GET", "http://h/"));
+        let stored = serde_json::to_value(ToolSpec::new("x", serde_json::json!({}), Effect::Read, run)).unwrap();
+        let keys: Vec<_> = stored.as_object().unwrap().keys().map(String::as_str).collect();
+        let before =
+            ["name", "description", "input", "output", "kind", "effect", "idempotent", "timeout", "run", "probe"];
+        assert_eq!(keys.iter().filter(|key| before.contains(key)).count(), keys.len(), "{keys:?}");
+        let request = stored["run"]["http"].as_object().unwrap();
+        assert!(!request.contains_key("redirects") && !request.contains_key("max_bytes"));
+    }
+
+    #[test]
+    fn only_what_changes_nothing_is_parallel_by_itself() {
+        let tool = |effect| ToolSpec::new("x", serde_json::json!({}), effect, ToolRun::Builtin("x".to_owned()));
+        assert!(tool(Effect::Read).is_parallel() && !tool(Effect::Write).is_parallel());
+        let declared = Concurrency { parallel: Some(true), ..Concurrency::default() };
+        assert!(ToolSpec { concurrency: declared, ..tool(Effect::External) }.is_parallel());
+    }
 }

@@ -1,0 +1,183 @@
+//! What reads well in a tool file and cannot be.
+
+use kernel::tool::{
+    CallKind, Concurrency, Effect, FollowUp, HttpRequest, Permissions, Probe, Retry, Status, ToolRun, ToolSpec,
+};
+use serde_json::{Map, Value};
+
+use crate::agents::{Problem, is_tool_name};
+
+/// What every request may name beside the arguments.
+const OWN_PLACES: [&str; 2] = ["idempotency_key", "run_id"];
+
+/// The first thing that is wrong.
+pub(super) fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
+    if !is_tool_name(&spec.name) {
+        return Some(Problem::new(&spec.name, "`name` must be 1 to 63 letters, digits, `.`, `_` or `-`"));
+    }
+    if spec.description.trim().is_empty() {
+        return Some(Problem::new("description", "`description` is empty: the model chooses by it"));
+    }
+    if spec.input.get("type").and_then(Value::as_str) != Some("object") {
+        return Some(Problem::new("input", "`input` must be a JSON Schema with `type: object`: arguments are named"));
+    }
+    if spec.timeout.as_millis() == 0 {
+        return Some(Problem::new("timeout", "`timeout` must be longer than 0"));
+    }
+    let places = Places::of(&spec.input);
+    spec.retry
+        .as_ref()
+        .and_then(retry_problem)
+        .or_else(|| concurrency_problem(&spec.concurrency, &places))
+        .or_else(|| permissions_problem(&spec.permissions))
+        .or_else(|| run_problem(&spec.run, &places))
+        .or_else(|| spec.probe.as_ref().and_then(|probe| probe_problem(probe, &places)))
+        .or_else(|| followed_problem(spec, &places.with_result()))
+}
+
+/// What `{name}` may stand for.
+struct Places<'a> {
+    /// The arguments by name; none if the schema does not say all of them.
+    arguments: Option<&'a Map<String, Value>>,
+    /// The call's result is known by then.
+    result: bool,
+}
+
+impl<'a> Places<'a> {
+    fn of(input: &'a Value) -> Self {
+        let closed = input.get("additionalProperties") == Some(&Value::Bool(false));
+        let arguments = input.get("properties").and_then(Value::as_object).filter(|_| closed);
+        Self { arguments, result: false }
+    }
+
+    fn with_result(&self) -> Self {
+        Self { arguments: self.arguments, result: true }
+    }
+
+    /// The first place of a template that nothing fills.
+    fn unfilled<'t>(&self, template: &'t str) -> Option<Problem<'t>> {
+        let arguments = self.arguments?;
+        let name = places(template).find(|name| {
+            let first = name.split('.').next().unwrap_or(name);
+            let known = OWN_PLACES.contains(name) || name.starts_with("env:") || arguments.contains_key(first);
+            !(known || self.result && first == "result")
+        })?;
+        let names: Vec<_> = arguments.keys().map(String::as_str).collect();
+        let message = format!("`{{{name}}}` names no argument: `input` has {}", names.join(", "));
+        Some(Problem::new(template, message))
+    }
+}
+
+/// The names between `{` and `}`, as they are filled.
+fn places(template: &str) -> impl Iterator<Item = &str> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
+    template.split('{').skip(1).filter_map(move |rest| {
+        let (name, _) = rest.split_once('}')?;
+        (!name.is_empty() && name.chars().all(legal)).then_some(name)
+    })
+}
+
+fn retry_problem(retry: &Retry) -> Option<Problem<'static>> {
+    if !(1..=20).contains(&retry.attempts) {
+        return Some(Problem::new("attempts", "`attempts` must be 1 to 20; 1 is none after the first"));
+    }
+    let longer = retry.first > retry.most;
+    longer.then(|| Problem::new("first", "`first` is longer than `most`: the pauses grow from one to the other"))
+}
+
+fn concurrency_problem<'a>(concurrency: &'a Concurrency, places: &Places<'_>) -> Option<Problem<'a>> {
+    if concurrency.per_target == Some(0) {
+        return Some(Problem::new("per_target", "`per_target` must be 1 or more: with 0 nothing could ever run"));
+    }
+    if concurrency.locks.iter().any(|lock| lock.trim().is_empty()) {
+        return Some(Problem::new("locks", "`locks` has an empty entry: leave it out"));
+    }
+    concurrency.locks.iter().chain(&concurrency.target).find_map(|template| places.unfilled(template))
+}
+
+fn permissions_problem(permissions: &Permissions) -> Option<Problem<'_>> {
+    let wrong =
+        |name: &&String| name.trim().is_empty() || name.trim_end_matches('*').contains('*') || name.ends_with("**");
+    let name = permissions.tenants.iter().chain(&permissions.agents).find(wrong)?;
+    Some(Problem::new(name, "`permissions` holds names; a `*` may stand only at the end, for any rest"))
+}
+
+fn run_problem<'a>(run: &'a ToolRun, places: &Places<'_>) -> Option<Problem<'a>> {
+    match run {
+        ToolRun::Http(request) => request_problem(request, places),
+        ToolRun::Builtin(_) => None,
+    }
+}
+
+fn probe_problem<'a>(probe: &'a Probe, places: &Places<'_>) -> Option<Problem<'a>> {
+    pointer_problem("done", &probe.done).or_else(|| request_problem(&probe.http, places))
+}
+
+fn pointer_problem<'a>(field: &str, pointer: &'a str) -> Option<Problem<'a>> {
+    let is_pointer = pointer.is_empty() || pointer.starts_with('/');
+    (!is_pointer)
+        .then(|| Problem::new(pointer, format!("`{field}` must be a JSON pointer: empty, or beginning with `/`")))
+}
+
+fn followed_problem<'a>(spec: &'a ToolSpec, places: &Places<'_>) -> Option<Problem<'a>> {
+    if spec.kind == CallKind::Call && spec.status.is_some() {
+        return Some(Problem::new(
+            "status",
+            "`status` is for what goes on by itself: say `kind: activity`, or leave it out",
+        ));
+    }
+    if spec.kind == CallKind::Call && spec.cancel.is_some() {
+        return Some(Problem::new(
+            "cancel",
+            "`cancel` is for what goes on by itself: say `kind: activity`, or leave it out",
+        ));
+    }
+    if spec.effect == Effect::Read && spec.compensate.is_some() {
+        return Some(Problem::new("compensate", "`compensate` has nothing to undo: a `read` changes nothing"));
+    }
+    let status = spec.status.as_ref().and_then(|status| status_problem(status, places));
+    let mut follow_ups = [&spec.cancel, &spec.compensate].into_iter().flatten();
+    status.or_else(|| follow_ups.find_map(|FollowUp { http }| request_problem(http, places)))
+}
+
+fn status_problem<'a>(status: &'a Status, places: &Places<'_>) -> Option<Problem<'a>> {
+    if status.done.is_empty() {
+        return Some(Problem::new("done", "`done` is empty: name the words that mean that it ended well"));
+    }
+    pointer_problem("state", &status.state).or_else(|| request_problem(&status.http, places))
+}
+
+fn request_problem<'a>(request: &'a HttpRequest, places: &Places<'_>) -> Option<Problem<'a>> {
+    const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+    if !METHODS.contains(&request.method.as_str()) {
+        return Some(Problem::new(&request.method, format!("`method` must be one of {}", METHODS.join(", "))));
+    }
+    let absolute = ["http://", "https://", "{env:"].iter().any(|start| request.url.starts_with(start));
+    if !absolute {
+        return Some(Problem::new(&request.url, "`url` must begin with http://, https:// or {env:NAME}"));
+    }
+    if request.url.contains("secret:") {
+        return Some(Problem::new(
+            &request.url,
+            "`url` names a secret, which every log on the way would keep: put it in a header",
+        ));
+    }
+    if request.max_bytes == Some(0) {
+        return Some(Problem::new("max_bytes", "`max_bytes` must be 1 or more"));
+    }
+    let templates = std::iter::once(&request.url).chain(request.headers.values());
+    let plain = templates.map(String::as_str).find_map(|template| places.unfilled(template));
+    plain.or_else(|| request.body.as_ref().and_then(|body| body_problem(body, places)))
+}
+
+fn body_problem<'a>(body: &'a Value, places: &Places<'_>) -> Option<Problem<'a>> {
+    match body {
+        Value::String(text) if text.contains("secret:") => {
+            Some(Problem::new(text, "`body` names a secret, and those are filled in headers only: put it in a header"))
+        }
+        Value::String(text) => places.unfilled(text),
+        Value::Array(items) => items.iter().find_map(|item| body_problem(item, places)),
+        Value::Object(fields) => fields.values().find_map(|field| body_problem(field, places)),
+        _ => None,
+    }
+}
