@@ -253,7 +253,7 @@ probe:
         assert!(error.contains("a.yaml") && error.contains("b.yaml"), "{error}");
         fs::remove_dir_all(at).unwrap();
         for (from, to, expect) in [
-            ("input: {", "input: { additionalProperties: no,", "quote it"),
+            ("additionalProperties: false", "additionalProperties: no", "quote it"),
             ("required: [number]", "required: [number, y]", "`y` is a boolean"),
             ("idempotent: true", "idempotent: yes", "`true` or `false`"),
             ("merge/{number}", "merge/{numbr}", "`{numbr}` names no argument"),

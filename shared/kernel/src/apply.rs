@@ -281,6 +281,7 @@ impl RunState {
             Call {
                 request,
                 turn_id: requested.turn_id,
+                asked: event.seq,
                 status: CallStatus::Requested,
                 attempts: 0,
                 started_at: None,

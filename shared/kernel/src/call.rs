@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{ApprovalId, CallId, TurnId},
+    ids::{ApprovalId, CallId, Seq, TurnId},
     tool::{self, CallKind, Effect},
     trust::{Block, Trust},
     units::Duration,
@@ -79,6 +79,8 @@ pub struct Call {
     pub request: CallRequest,
     /// The turn that asked.
     pub turn_id: TurnId,
+    /// The event that asked, so that the calls of one turn have an order.
+    pub asked: Seq,
     /// How far it has come.
     pub status: CallStatus,
     /// Starts so far.

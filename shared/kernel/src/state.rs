@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
-pub const STATE_VERSION: u32 = 3;
+pub const STATE_VERSION: u32 = 4;
 
 /// Most facts that wait for a turn one by one; older ones are counted, and stay in the log.
 pub const MAX_FACTS: usize = 64;

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn words_that_are_read_differently_are_found_where_they_stand() {
-        assert_eq!(place("a: 1\nb: { required: [x, y] }\n"), Some((Some(2), Some(21))));
+        assert_eq!(place("a: 1\nb: { required: [x, y] }\n"), Some((Some(2), Some(20))));
         assert_eq!(place("a:\n  - enum:\n      - on\n"), Some((Some(3), Some(9))));
         for word in ["on", "Off", "YES", "no", "y", "N"] {
             let error = check(&format!("a: {word}\n")).unwrap_err().to_string();
