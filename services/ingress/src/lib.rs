@@ -13,6 +13,7 @@ mod api;
 mod auth;
 mod body;
 mod config;
+mod console;
 mod inbound;
 mod live;
 mod problem;
@@ -181,6 +182,7 @@ fn resources(
         api::artifacts::router(ArtifactsApi::new(reads, &common.artifact_url, common.internal_token.clone())?),
         api::cloudevents::router(EventsInApi { inbound: inbound.clone(), limits }),
         api::agents::router(runs.agents().clone()),
+        api::session::router(),
     ])
 }
 

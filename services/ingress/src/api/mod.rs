@@ -8,9 +8,9 @@ pub(crate) mod control;
 pub(crate) mod event;
 pub(crate) mod events;
 pub(crate) mod openapi;
-mod page;
 pub(crate) mod runs;
 pub(crate) mod schema;
+pub(crate) mod session;
 mod turn;
 pub(crate) mod waits;
 mod why;
@@ -47,7 +47,8 @@ pub(crate) fn router(
         SetResponseHeaderLayer::if_not_present(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Router::new()
         .nest("/v1", v1)
-        .merge(page::router())
+        .merge(openapi::router())
+        .merge(crate::console::router())
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(limit))

@@ -2,10 +2,13 @@
 
 use std::sync::LazyLock;
 
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::{agents, approvals, artifacts, cloudevents, control, events, runs, schema, waits};
+use super::{agents, approvals, artifacts, cloudevents, control, events, runs, schema, session, waits};
 use crate::problem::{MEDIA_TYPE, ProblemDetails};
 
 /// All that the handlers say of themselves.
@@ -25,6 +28,7 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         artifacts::show, artifacts::content,
         cloudevents::publish,
         agents::list, agents::show, agents::put,
+        session::show, session::open, session::close,
     ),
     components(schemas(ProblemDetails, events::StreamEvents)),
     tags(
@@ -34,6 +38,7 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         (name = "approvals", description = "What people are asked"),
         (name = "artifacts", description = "What runs have made"),
         (name = "agents", description = "Agent definitions"),
+        (name = "session", description = "Who calls, and sessions of browsers"),
     ),
 )]
 struct Api;
@@ -42,6 +47,11 @@ static TEXT: LazyLock<String> = LazyLock::new(|| {
     // A document of strings and numbers always serialises.
     serde_json::to_string_pretty(&document()).unwrap_or_default() + "\n"
 });
+
+/// `/openapi.json`, open to everybody.
+pub(crate) fn router() -> Router {
+    Router::new().route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], text()) }))
+}
 
 /// The OpenAPI 3.1 description of the API as text: what `/openapi.json` serves and `schemas/openapi.json` keeps.
 #[must_use]

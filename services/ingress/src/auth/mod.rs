@@ -1,6 +1,7 @@
 //! Who calls, and what they may do. Every path below `/v1` passes here first; a handler names the role that it needs by
 //! taking [`Viewer`], [`User`], [`Operator`], [`Admin`] or [`Publisher`].
 
+pub(crate) mod session;
 mod tokens;
 
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Publisher => "publisher",
             Self::Viewer => "viewer",
@@ -86,18 +87,34 @@ impl Auth {
                 return Ok(Principal { name: "local".into(), tenant: TenantId::default(), roles: vec![Role::Admin] });
             }
         };
-        let Some(value) = request.headers().get(header::AUTHORIZATION) else {
-            return Err(unauthorized("missing_token", "the call carries no token", r#"Bearer realm="escapement""#));
+        let token = match request.headers().get(header::AUTHORIZATION) {
+            Some(value) => bearer(value).map(str::to_owned),
+            None => match session::token(request.headers()) {
+                Some(token) if session::is_own(request) => Some(token),
+                Some(_) => return Err(foreign_page()),
+                None => {
+                    let challenge = r#"Bearer realm="escapement""#;
+                    return Err(unauthorized("missing_token", "the call carries no token", challenge));
+                }
+            },
         };
-        let token = value.to_str().ok().and_then(|text| text.split_once(' '));
-        token
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .and_then(|(_, token)| tokens.find(token.trim(), kernel::Timestamp::now()))
-            .ok_or_else(|| {
-                let challenge = r#"Bearer realm="escapement", error="invalid_token""#;
-                unauthorized("invalid_token", "the token is not known here, or has expired", challenge)
-            })
+        token.and_then(|token| tokens.find(&token, kernel::Timestamp::now())).ok_or_else(|| {
+            let challenge = r#"Bearer realm="escapement", error="invalid_token""#;
+            unauthorized("invalid_token", "the token is not known here, or has expired", challenge)
+        })
     }
+}
+
+/// The token of an `Authorization` header.
+pub(crate) fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn foreign_page() -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, "foreign_page", "a page of another origin may not use this session")
+        .field("Origin")
+        .remedy("send the token in the header `Authorization` instead")
 }
 
 fn unauthorized(code: &'static str, detail: &str, challenge: &'static str) -> Problem {

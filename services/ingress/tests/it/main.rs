@@ -13,5 +13,6 @@ mod lines;
 mod outside;
 mod reading;
 mod runs;
+mod session;
 mod sse;
 mod streams;

@@ -1,0 +1,78 @@
+// What a person is asked: the action, where its arguments came from, and what may be said to it.
+import { html, useState } from "../html.js";
+import { get, idempotent, post, query } from "../api.js";
+import { cut, words } from "../format.js";
+import { Action, Ago, Empty, Status, Trouble, Trust, useNow, usePolled } from "../ui.js";
+
+/** Where each argument came from, if the request says so. */
+function origins(approval) {
+  const list = approval.provenance || approval.origins || [];
+  return Object.fromEntries((Array.isArray(list) ? list : []).map((item) => [item.pointer, item]));
+}
+
+function Arguments({ approval }) {
+  const from = origins(approval);
+  const rows = Object.entries(approval.arguments || {});
+  if (!rows.length) return null;
+  return html`<table class="list arguments"><thead><tr><th>Argument</th><th>Value</th><th>From</th></tr></thead><tbody>
+    ${rows.map(([name, value]) => {
+      const origin = from[`/${name}`];
+      return html`<tr><th scope="row">${name}</th><td><pre>${typeof value === "string" ? value : JSON.stringify(value, null, 2)}</pre></td>
+        <td>${origin ? html`<${Trust} name=${origin.trust} /> <small>${origin.source || origin.rule || ""}</small>` : html`<${Trust} name=${approval.trust} />`}</td></tr>`;
+    })}</tbody></table>`;
+}
+
+function Decide({ approval, done }) {
+  const question = approval.kind === "question";
+  const [edited, setEdited] = useState();
+  const [reason, setReason] = useState("");
+  const [key] = useState(idempotent);
+  const decide = (decision) => async () => {
+    const body = { decision };
+    if (reason.trim()) body.reason = reason.trim();
+    if (decision === "approve" && edited !== undefined) {
+      try {
+        body.arguments = JSON.parse(edited);
+      } catch (error) {
+        throw new Error(`The arguments are not JSON: ${error.message}`);
+      }
+    }
+    await post(`/v1/approvals/${approval.approval_id}`, body, key);
+    done();
+  };
+  return html`<div class="decide">
+    ${edited === undefined ? null : html`<label>Arguments, as they shall be
+      <textarea class="code" rows="8" spellcheck="false" value=${edited} onInput=${(event) => setEdited(event.target.value)}></textarea></label>`}
+    <label>${question ? "Answer" : "Reason"} <input value=${reason} placeholder=${question ? "what the run is told" : "the run is told it too"} onInput=${(event) => setReason(event.target.value)} /></label>
+    <div class="row">
+      <${Action} label=${question ? "Yes" : edited === undefined ? "Approve" : "Approve as edited"} kind="primary" run=${decide("approve")} />
+      <${Action} label=${question ? "No" : "Deny"} kind="danger" run=${decide("deny")} />
+      ${question || !approval.arguments ? null : html`<button onClick=${() => setEdited(edited === undefined ? JSON.stringify(approval.arguments, null, 2) : undefined)}>${edited === undefined ? "Edit the arguments" : "As they were"}</button>`}
+    </div>
+  </div>`;
+}
+
+function Card({ approval, now, done, may }) {
+  return html`<article class="card ${approval.state}" aria-label=${approval.question}>
+    <header><h2>${approval.tool ? html`<code>${approval.tool}</code>` : "A question"} <${Status} name=${approval.state} /></h2>
+      <small><a href="#/runs/${approval.run_id}">its run</a> · asked <${Ago} time=${approval.requested_at} now=${now} />
+        ${approval.state === "open" ? html` · answered for by itself <${Ago} time=${approval.expires_at} now=${now} />` : ""}</small></header>
+    <p>${cut(approval.question, 2000)} <${Trust} name=${approval.trust} /></p>
+    <${Arguments} approval=${approval} />
+    ${approval.reasons.length ? html`<ul class="reasons">${approval.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>` : null}
+    ${approval.state === "open" && may ? html`<${Decide} approval=${approval} done=${done} />` : null}
+    ${approval.decided_by ? html`<p><b>${approval.decided_by}</b> ${words(approval.state)} it <${Ago} time=${approval.decided_at} now=${now} />${approval.reason ? `: ${approval.reason}` : ""}</p>` : null}
+  </article>`;
+}
+
+export function Approvals({ parameters, who }) {
+  const state = parameters.state || "open";
+  const now = useNow(5000);
+  const { value, error, again } = usePolled(() => get(query("/v1/approvals", { state: state === "all" ? "" : state, limit: 100 })), state, 3000);
+  const may = who.roles.some((role) => role === "operator" || role === "admin");
+  return html`<div class="title"><h1>Approvals</h1>
+      <nav class="tabs" aria-label="Which">${["open", "granted", "denied", "expired", "all"].map((name) => html`<a href="#/approvals?state=${name}" aria-current=${name === state ? "page" : undefined}>${name}</a>`)}</nav></div>
+    <${Trouble} error=${error} />
+    ${value && !value.items.length ? html`<${Empty}>Nothing here. A call that a policy wants a person for waits on this page, and so does a run's question.</${Empty}>` : null}
+    ${(value?.items || []).map((approval) => html`<${Card} key=${approval.approval_id} approval=${approval} now=${now} done=${again} may=${may} />`)}`;
+}
