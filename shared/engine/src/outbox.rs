@@ -23,6 +23,8 @@ use crate::{
 
 /// Batches that may wait to be published; more make the committer wait.
 const QUEUE: usize = 64;
+/// How long events wait for the snapshots of their runs.
+const KEEP_WITHIN: Duration = Duration::from_millis(100);
 
 /// An event as a message: a CloudEvent in binary mode. `data` is its encoded content.
 pub(crate) fn message(run: RunId, tenant: &TenantId, event: &Event, cause: &Cause, data: String) -> Outgoing {
@@ -143,10 +145,11 @@ async fn publish(
                 let Batch { states, checkpoints, messages, outbox } = batch;
                 let (loader, publisher) = (loader.clone(), publisher.clone());
                 let sending = async move {
-                    // The snapshots leave first, so that whoever hears of an event finds the state that goes with it;
-                    // nobody waits for them, since a stale one only costs its reader a look at the log.
-                    let keeping = keep(&loader, &states, &checkpoints);
-                    let ((), published) = futures::join!(keeping, publisher.publish_all(messages));
+                    // First the snapshots, so that whoever hears of an event finds the state that goes with it: a stale one
+                    // costs its reader two looks into Postgres, which is more than this wait.
+                    keep(&loader, &states).await;
+                    let checkpointing = checkpoint(&loader, &checkpoints);
+                    let (published, ()) = futures::join!(publisher.publish_all(messages), checkpointing);
                     (published, outbox)
                 };
                 under_way.push(sending.boxed());
@@ -172,12 +175,15 @@ fn settle(results: &[Result<bus::Ack, bus::BusError>], outbox: Option<i64>, repo
     }
 }
 
-/// Keeps states where loads find them.
-async fn keep(loader: &Loader, states: &[Arc<RunState>], checkpoints: &[Arc<RunState>]) {
-    if let Err(error) = loader.snapshots.put(states).await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "snapshots not written: runs load from the log");
+/// Keeps states where loads find them. A store that does not answer holds up no event for long: publishing goes on without.
+async fn keep(loader: &Loader, states: &[Arc<RunState>]) {
+    match tokio::time::timeout(KEEP_WITHIN, loader.snapshots.put(states)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "snapshots not written: runs load from the log");
+        }
+        Err(_) => tracing::warn!("snapshots not written in time: runs load from the log"),
     }
-    checkpoint(loader, checkpoints).await;
 }
 
 /// Keeps the whole state of long runs in Postgres now and then, so that no load folds a long log.

@@ -22,7 +22,9 @@ pub(super) fn is_own(request: &Request) -> bool {
     let header = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     match (header("sec-fetch-site"), header("origin"), header("host")) {
         (Some(site), ..) => site == "same-origin" || (site == "none" && is_safe(request.method())),
-        (None, Some(origin), Some(host)) => origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host)),
+        (None, Some(origin), Some(host)) => {
+            origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host))
+        }
         (None, None, _) => is_safe(request.method()),
         _ => false,
     }

@@ -9,7 +9,10 @@ async fn open(door: &Door, role: &str) -> String {
     let response = door.request(Method::POST, "/v1/session", role).send().await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     let cookie = response.headers()["set-cookie"].to_str().unwrap().to_owned();
-    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict") && cookie.contains("Path=/v1"), "{cookie}");
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict") && cookie.contains("Path=/v1"),
+        "{cookie}"
+    );
     assert!(!cookie.contains("acme-"), "the token itself is not to be read over a shoulder: {cookie}");
     cookie.split(';').next().unwrap().to_owned()
 }
@@ -31,7 +34,10 @@ async fn a_cookie_stands_for_its_token_on_pages_of_this_server() {
     assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("foreign_page")));
     let neighbour = by_cookie(Method::POST, "/v1/runs").header("origin", "http://127.0.0.1:1").json(&body);
     assert_eq!(neighbour.send().await.unwrap().status(), StatusCode::FORBIDDEN);
-    assert_eq!(own(by_cookie(Method::POST, "/v1/runs").json(&body)).send().await.unwrap().status(), StatusCode::ACCEPTED);
+    assert_eq!(
+        own(by_cookie(Method::POST, "/v1/runs").json(&body)).send().await.unwrap().status(),
+        StatusCode::ACCEPTED
+    );
     // It allows what the token allows.
     let run = door.run().await;
     let pause = own(by_cookie(Method::POST, &format!("/v1/runs/{run}/pause"))).json(&json!({}));
