@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+import sys
 
 from . import health
 from .process import Process
@@ -55,6 +57,14 @@ class Service:
         self.process.send(signal.SIGTERM)
 
 
+def _interpreter():
+    """Where the Python of this machine is, if it is no part of the system: the sample's pipeline is written in it, and what
+    a confined command runs has to be named."""
+    found = shutil.which("python3")
+    folders = {os.path.realpath(sys.base_prefix)} | ({os.path.dirname(os.path.dirname(found))} if found else set())
+    return sorted(folder for folder in folders if not folder.startswith(("/usr", "/bin", "/opt")) and folder != "/")
+
+
 def _own(env):
     return {key: value for key, value in env.items() if key.startswith("ESC_")}
 
@@ -81,6 +91,8 @@ def environment(service, port, stack):
         "ESC_ARTIFACT_URL": f"http://127.0.0.1:{stack.ports['artifact']}",
         "ESC_INTERNAL_TOKEN": stack.credentials.internal,
     }
+    if service == "tool-executor":
+        local["ESC_TOOL_EXECUTOR__PROCESS_READ"] = json.dumps(_interpreter())
     if service == "ingress":
         local["ESC_TOKENS"] = str(stack.token_file)
     storage = {"ESC_ARTIFACTS_URL": str(stack.state / "artifacts"), "ESC_WORKSPACES": str(stack.state / "workspaces")}

@@ -419,6 +419,8 @@ fn ended(exit: &Exit, lines: u64, duration_ms: u64) -> String {
     let how = match (exit.reason.as_str(), exit.code, exit.signal) {
         ("timeout", ..) => "It was ended since it ran longer than it may".to_owned(),
         ("output_cap", ..) => "It was ended since it wrote more than it may".to_owned(),
+        ("process_cap", ..) => "It was ended since it had more processes than it may".to_owned(),
+        ("memory_cap", ..) => "It was ended since it used more memory than it may".to_owned(),
         ("cancelled", ..) => "It was cancelled".to_owned(),
         ("lost", ..) => "Its process is gone, and nobody knows how it ended".to_owned(),
         (_, Some(code), _) => format!("It ended with status {code}"),

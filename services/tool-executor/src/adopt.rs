@@ -63,7 +63,8 @@ async fn take_up(
     let Some(call) = state.calls.get(&call_id).filter(|call| live(call)) else { return Ok(true) };
     let root =
         service::TraceContext { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled: state.sampled };
-    if let Err(error) = activities.attach(Activity::of(&state, call), root.to_string(), lease) {
+    let held = dispatcher.retake(&state, call).await;
+    if let Err(error) = activities.attach(Activity::of(&state, call), root.to_string(), lease, held) {
         tracing::error!(run_id = %run, call = %call_id, %error, "the files of an activity can't be used");
     }
     Ok(true)

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use service::Common;
 
+use crate::confine::Confine;
+
 /// Configuration of the tool-executor. Its folders `workspaces`, `agents_dir` and `policies_dir` are among the common keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -37,6 +39,18 @@ pub struct Config {
     pub open_files: u64,
     /// Largest file that a command may write, in bytes; 0 is no limit.
     pub file_bytes: u64,
+    /// Processor time that each process of a command may use, in seconds; 0 is no limit.
+    pub process_cpu_seconds: u64,
+    /// Memory that the processes of a command may use together, in bytes; 0 is no limit.
+    pub process_memory: u64,
+    /// Processes and threads that a command may have at once; 0 is no limit.
+    pub process_count: u64,
+    /// Whether commands are confined to their files and kept from the network: `auto`, as far as the system can; `require`;
+    /// `off`.
+    pub confine: Confine,
+    /// Absolute paths that every confined command may read and run programs of, beside the system's own and the folders of
+    /// `PATH`: such as those of a language's tools.
+    pub process_read: Vec<PathBuf>,
     /// Seconds after which the calls of an executor that died may be taken up by another.
     pub lease_seconds: u64,
     /// Seconds for which the outcome of a call in doubt is asked for; after that it counts as unknown.
@@ -65,6 +79,11 @@ impl Default for Config {
             env_allow: vec!["TZ".to_owned()],
             open_files: 4096,
             file_bytes: 8 << 30,
+            process_cpu_seconds: 0,
+            process_memory: 4 << 30,
+            process_count: 1024,
+            confine: Confine::Auto,
+            process_read: Vec::new(),
             lease_seconds: 5,
             doubt_seconds: 900,
         }

@@ -17,6 +17,7 @@ use kernel::{Block, CallId, Rejection, RunState, Trust};
 use service::Tracer;
 
 use crate::activity::{Activities, Activity};
+use crate::beside::{self, Entry, Held, Locks};
 use crate::doorbell::Doorbell;
 use crate::pipeline::{Pipeline, Ready, Verdict};
 use crate::registry::Refusal;
@@ -26,6 +27,8 @@ use crate::tools::{Builtin, Tools};
 
 /// When a call that somebody else works on is looked at again.
 const HELD_AGAIN: Duration = Duration::from_secs(2);
+/// When a call is looked at again that something else is in the way of.
+const BLOCKED_AGAIN: Duration = Duration::from_millis(500);
 /// Turns that one call may take in one go: a recovery that leads to a start that leads to a doubt, and again.
 const MAX_ROUNDS: usize = 4;
 /// How long an outcome that is known goes on being recorded.
@@ -38,6 +41,7 @@ pub(crate) struct Dispatcher {
     pub tools: Tools,
     pub results: Results,
     pub activities: Activities,
+    pub locks: Locks,
     pub tracer: Tracer,
     /// This process, among its like.
     pub instance: String,
@@ -158,11 +162,43 @@ impl Dispatcher {
         match self.pipeline.judge(&task.state, &task.call).await? {
             Verdict::Refused(refusal) => self.refuse(task, refusal).await,
             Verdict::Ask(approval) => self.ask(task, *approval).await,
-            Verdict::Go(ready) if ready.tool.spec.kind == CallKind::Activity => {
-                self.start_activity(task, &ready, lease).await
+            Verdict::Go(ready) => {
+                let held = match self.enter(task, &ready).await? {
+                    Ok(held) => held,
+                    Err(blocked) => return Ok(blocked),
+                };
+                if ready.tool.spec.kind == CallKind::Activity {
+                    return self.start_activity(task, &ready, lease, held).await;
+                }
+                let next = self.carry_out(task, &ready).await;
+                held.release().await;
+                next
             }
-            Verdict::Go(ready) => self.carry_out(task, &ready).await,
         }
+    }
+
+    /// Takes what the call needs for itself; what is in its way makes it come again later.
+    async fn enter(&self, task: &Task, ready: &Ready) -> Result<Result<Held, Next>, SubmitError> {
+        let later = |reason: String| Next::Done(Outcome::Defer { after: Some(BLOCKED_AGAIN), reason });
+        // One that has started is in the others' way, not they in its.
+        if !task.call.is_started()
+            && let Some(other) = beside::ahead(&task.state, &task.call, &self.pipeline.registry)
+        {
+            return Ok(Err(later(format!("`{}` of the same turn goes first", other.request.tool))));
+        }
+        let needs = ready.tool.needs(task.state.run_id, &ready.arguments, ready.means.host(&ready.arguments));
+        match self.locks.enter(&task.state.tenant, task.id(), &needs).await? {
+            Entry::Free(held) => Ok(Ok(held)),
+            Entry::Blocked(reason) => Ok(Err(later(reason))),
+        }
+    }
+
+    /// What an activity holds whose executor is gone, for whoever follows it now.
+    pub async fn retake(&self, state: &RunState, call: &Call) -> Held {
+        let Some(tool) = self.pipeline.registry.now(&call.request.tool) else { return Held::default() };
+        let Ok(arguments) = tool.check(&call.request.arguments) else { return Held::default() };
+        let host = tool.means.as_ref().ok().and_then(|means| means.host(&arguments));
+        self.locks.retake(&state.tenant, call.request.call_id, &tool.needs(state.run_id, &arguments, host)).await
     }
 
     async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Next, SubmitError> {
@@ -209,12 +245,18 @@ impl Dispatcher {
         }
     }
 
-    async fn start_activity(&self, task: &Task, ready: &Ready, lease: &mut Option<Lease>) -> Result<Next, SubmitError> {
+    async fn start_activity(
+        &self,
+        task: &Task,
+        ready: &Ready,
+        lease: &mut Option<Lease>,
+        held: Held,
+    ) -> Result<Next, SubmitError> {
         let Some(room) = self.activities.room() else {
             return Ok(Next::Done(Outcome::retry("as many activities as may are running here")));
         };
-        let shell = match self.tools.shell_command(task.invocation(&ready.arguments, &ready.allow)) {
-            Ok(shell) => shell,
+        let command = match self.tools.command(&ready.means, task.invocation(&ready.arguments, &ready.allow)) {
+            Ok(command) => command,
             Err(error) => return self.refuse(task, Refusal::new(error.code, error.message)).await,
         };
         let started = match self.start(task, ready).await? {
@@ -223,7 +265,7 @@ impl Dispatcher {
         };
         let (Some(call), Some(lease)) = (started.calls.get(&task.id()), lease.take()) else { return Ok(Next::ACK) };
         let activity = Activity::of(&started, call);
-        match self.activities.start(activity, &shell, task.span.traceparent(), lease, room) {
+        match self.activities.start(activity, &command, task.span.traceparent(), lease, held, room).await {
             Ok(()) => {
                 task.ended("started", None);
                 Ok(Next::ACK)

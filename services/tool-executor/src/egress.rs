@@ -3,14 +3,17 @@
 //! The check of an address and the connection to it use the same look-up: the client's own resolver hands out only what
 //! may be reached, so a name that changes its address between the two gains nothing.
 
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use kernel::tool::Redirects;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{self, HeaderMap};
+use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Method, Url, redirect};
 
-/// Redirects that are followed at most, all on the same host and port.
+/// Redirects that are followed at most.
 const MAX_REDIRECTS: usize = 5;
 /// How long a connection may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,7 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Egress {
     /// Reaches public addresses only.
     guarded: reqwest::Client,
-    /// Reaches any address.
+    /// Reaches any address but those of this very link, where clouds keep the keys of their machines.
     open: reqwest::Client,
     /// Bytes of a body that are read at most.
     cap: usize,
@@ -41,6 +44,12 @@ pub struct Request {
     pub timeout: Duration,
     /// Whether loopback and private addresses may be reached.
     pub allow_private: bool,
+    /// Whether a person wrote the host out, so that even an address of this link is meant.
+    pub spelled_out: bool,
+    /// Which redirects are followed.
+    pub redirects: Redirects,
+    /// Bytes of the body that are read at most, if fewer than usual.
+    pub cap: Option<usize>,
 }
 
 /// What came back.
@@ -67,8 +76,13 @@ pub enum EgressError {
     /// The address is loopback, private, or otherwise not for the outside.
     #[error("`{0}` is not a public address; name it as host:port under `allow.hosts` in the agent's file to reach it")]
     Private(String),
+    /// The address is one of this link.
+    #[error(
+        "`{0}` is an address of this link, where clouds keep the keys of their machines; write it out as the host of the tool's `url` to reach it"
+    )]
+    Link(String),
     /// It leads elsewhere.
-    #[error("it redirects to another host (`{0}`), and that is not followed")]
+    #[error("it redirects (`{0}`), and that is not followed: see `redirects` in the tool's file")]
     Redirect(String),
     /// It redirects again and again.
     #[error("it redirects more than {MAX_REDIRECTS} times")]
@@ -89,11 +103,11 @@ pub enum EgressError {
 
 /// An address that a name leads to and that may not be reached.
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` leads to no public address")]
-struct NotPublic(String);
+#[error("`{0}` leads to no address that may be reached")]
+struct NotReachable(String);
 
 impl Egress {
-    /// Bodies are read up to `cap` bytes.
+    /// Bodies are read up to `cap` bytes, also as they are once unpacked.
     ///
     /// # Errors
     /// If the TLS set-up fails.
@@ -104,26 +118,33 @@ impl Egress {
                 // A proxy would look the name up itself, behind the check.
                 .no_proxy()
                 .connect_timeout(CONNECT_TIMEOUT)
+                .default_headers(
+                    [(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"))].into_iter().collect(),
+                )
                 .user_agent(concat!("escapement/", env!("CARGO_PKG_VERSION")))
         };
         let built =
             |builder: reqwest::ClientBuilder| builder.build().map_err(|error| EgressError::Setup(chain(&error)));
-        Ok(Self { guarded: built(builder().dns_resolver(PublicOnly))?, open: built(builder())?, cap })
+        let guarded = built(builder().dns_resolver(Only(is_public)))?;
+        let open = built(builder().dns_resolver(Only(is_no_link)))?;
+        Ok(Self { guarded, open, cap })
     }
 
-    /// Sends, and reads the answer. Redirects within the same scheme, host and port are followed for `GET`.
+    /// Sends, and reads the answer. Redirects are followed as far as the request says, if it has no body and changes
+    /// nothing.
     ///
     /// # Errors
     /// [`EgressError`]; an answer with an error status is none.
     pub async fn send(&self, mut request: Request) -> Result<Response, EgressError> {
         let timeout = request.timeout;
         let deadline = tokio::time::Instant::now() + timeout;
+        let cap = request.cap.map_or(self.cap, |cap| cap.min(self.cap));
         let exchange = async {
             for _ in 0..=MAX_REDIRECTS {
                 let response = self.once(&request).await?;
                 match redirect_of(&request, &response)? {
-                    Some(url) => request.url = url,
-                    None => return self.read(response).await,
+                    Some(url) => request.go_on_to(url),
+                    None => return read(response, cap).await,
                 }
             }
             Err(EgressError::RedirectLoop)
@@ -132,32 +153,83 @@ impl Egress {
     }
 
     async fn once(&self, request: &Request) -> Result<reqwest::Response, EgressError> {
-        check(&request.url, request.allow_private)?;
+        check(request)?;
         let client = if request.allow_private { &self.open } else { &self.guarded };
         let mut builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
         if let Some(body) = &request.body {
             builder = builder.body(body.clone());
         }
-        builder.send().await.map_err(|error| failed(&request.url, &error))
-    }
-
-    async fn read(&self, mut response: reqwest::Response) -> Result<Response, EgressError> {
-        let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let media_type = text(header::CONTENT_TYPE).unwrap_or_default();
-        let retry_after = text(header::RETRY_AFTER).and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
-        let status = response.status().as_u16();
-        let mut body = Vec::new();
-        let mut truncated = false;
-        while let Some(chunk) = response.chunk().await.map_err(|error| EgressError::Broken(chain(&error)))? {
-            let room = self.cap - body.len();
-            truncated = chunk.len() > room;
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if truncated {
-                break;
+        let response = builder.send().await.map_err(|error| failed(&request.url, &error))?;
+        // The resolver has seen to it; this is the address that was really spoken to.
+        match response.remote_addr() {
+            Some(address) if !request.allow_private && !is_public(address.ip()) => {
+                Err(EgressError::Private(request.url.host_str().unwrap_or_default().to_owned()))
             }
+            _ => Ok(response),
         }
-        Ok(Response { status, media_type, retry_after, body, truncated })
     }
+}
+
+impl Request {
+    /// The same request to where it was redirected. Another place gets nothing that was meant for the first one, and only
+    /// if it is public.
+    fn go_on_to(&mut self, url: Url) {
+        if !is_same_place(&self.url, &url) {
+            self.headers.clear();
+            self.allow_private = false;
+            self.spelled_out = false;
+        }
+        self.url = url;
+    }
+}
+
+async fn read(mut response: reqwest::Response, cap: usize) -> Result<Response, EgressError> {
+    let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let media_type = text(header::CONTENT_TYPE).unwrap_or_default();
+    let retry_after = text(header::RETRY_AFTER).and_then(|text| pause(text.trim(), Timestamp::now()));
+    let encoding = text(header::CONTENT_ENCODING).unwrap_or_default().trim().to_ascii_lowercase();
+    let status = response.status().as_u16();
+    let mut body = Vec::new();
+    let mut truncated = false;
+    while let Some(chunk) = response.chunk().await.map_err(|error| EgressError::Broken(chain(&error)))? {
+        let room = cap - body.len();
+        truncated = chunk.len() > room;
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if truncated {
+            break;
+        }
+    }
+    let packed = Response { status, media_type, retry_after, body, truncated };
+    Ok(if matches!(encoding.as_str(), "" | "identity") { packed } else { unpacked(packed, &encoding, cap) })
+}
+
+/// The answer of a server that packs though nobody asked it to. What is packed too tightly is cut, and what can't be
+/// unpacked is binary content.
+fn unpacked(packed: Response, encoding: &str, cap: usize) -> Response {
+    let limit = u64::try_from(cap).unwrap_or(u64::MAX).saturating_add(1);
+    let mut body = Vec::new();
+    let read = match encoding {
+        "gzip" | "x-gzip" => {
+            flate2::read::MultiGzDecoder::new(packed.body.as_slice()).take(limit).read_to_end(&mut body)
+        }
+        "deflate" => flate2::read::ZlibDecoder::new(packed.body.as_slice()).take(limit).read_to_end(&mut body),
+        _ => return Response { media_type: "application/octet-stream".to_owned(), ..packed },
+    };
+    if read.is_err() && body.is_empty() {
+        return Response { media_type: "application/octet-stream".to_owned(), ..packed };
+    }
+    let truncated = packed.truncated || read.is_err() || body.len() > cap;
+    body.truncate(cap);
+    Response { body, truncated, ..packed }
+}
+
+/// What `Retry-After` asks for: seconds, or a date.
+fn pause(text: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
 }
 
 /// Parses a URL that a request may go to.
@@ -184,12 +256,16 @@ pub fn place(url: &Url) -> (String, String) {
     (host, with_port)
 }
 
+fn is_same_place(one: &Url, other: &Url) -> bool {
+    one.scheme() == other.scheme() && place(one) == place(other)
+}
+
 /// The name of a host is checked when it is looked up; an address that stands for itself is checked here.
-fn check(url: &Url, allow_private: bool) -> Result<(), EgressError> {
-    let host = url.host_str().unwrap_or_default();
-    let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    match literal {
-        Ok(address) if !allow_private && !is_public(address) => Err(EgressError::Private(host.to_owned())),
+fn check(request: &Request) -> Result<(), EgressError> {
+    let host = request.url.host_str().unwrap_or_default();
+    match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        Ok(address) if !request.allow_private && !is_public(address) => Err(EgressError::Private(host.to_owned())),
+        Ok(address) if !request.spelled_out && !is_no_link(address) => Err(EgressError::Link(host.to_owned())),
         _ => Ok(()),
     }
 }
@@ -198,19 +274,25 @@ fn redirect_of(request: &Request, response: &reqwest::Response) -> Result<Option
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
     }
-    let Some(location) = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()) else {
-        return Ok(None);
+    let Some(location) = response.headers().get(header::LOCATION) else { return Ok(None) };
+    let location = String::from_utf8_lossy(location.as_bytes());
+    let refused = || EgressError::Redirect(location.chars().take(200).collect());
+    let target = request.url.join(&location).map_err(|_| refused())?;
+    let target = parse(target.as_str()).map_err(|_| refused())?;
+    let weaker = request.url.scheme() == "https" && target.scheme() != "https";
+    let repeatable = matches!(request.method, Method::GET | Method::HEAD) && request.body.is_none();
+    let allowed = match request.redirects {
+        Redirects::None => false,
+        Redirects::Same => is_same_place(&request.url, &target),
+        Redirects::Any => !weaker,
     };
-    let elsewhere = || EgressError::Redirect(location.chars().take(200).collect());
-    let target = request.url.join(location).map_err(|_| elsewhere())?;
-    let same = target.scheme() == request.url.scheme() && place(&target) == place(&request.url);
-    if same && request.method == Method::GET { Ok(Some(target)) } else { Err(elsewhere()) }
+    if allowed && repeatable { Ok(Some(target)) } else { Err(refused()) }
 }
 
 fn failed(url: &Url, error: &reqwest::Error) -> EgressError {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        if cause.is::<NotPublic>() {
+        if cause.is::<NotReachable>() {
             return EgressError::Private(url.host_str().unwrap_or_default().to_owned());
         }
         source = cause.source();
@@ -230,19 +312,32 @@ fn chain(error: &dyn std::error::Error) -> String {
     if words.is_empty() { "no cause was given".to_owned() } else { words.join(": ") }
 }
 
-/// Looks names up and hands out public addresses only.
-struct PublicOnly;
+/// Looks names up and hands out only the addresses that fit.
+struct Only(fn(IpAddr) -> bool);
 
-impl Resolve for PublicOnly {
+impl Resolve for Only {
     fn resolve(&self, name: Name) -> Resolving {
+        let fits = self.0;
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let public: Vec<_> = found.filter(|address| is_public(address.ip())).collect();
-            if public.is_empty() {
-                return Err(NotPublic(name.as_str().to_owned()).into());
+            let fitting: Vec<_> = found.filter(|address| fits(address.ip())).collect();
+            if fitting.is_empty() {
+                return Err(NotReachable(name.as_str().to_owned()).into());
             }
-            Ok(Box::new(public.into_iter()) as Addrs)
+            Ok(Box::new(fitting.into_iter()) as Addrs)
         })
+    }
+}
+
+/// Whether an address is none of this link (169.254.0.0/16, fe80::/10), nor one at which a cloud keeps its metadata
+/// elsewhere.
+fn is_no_link(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => !address.is_link_local() && address.octets() != [100, 100, 100, 200],
+        IpAddr::V6(address) => {
+            let segments = address.segments();
+            (segments[0] & 0xffc0) != 0xfe80 && segments != [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
+        }
     }
 }
 
@@ -289,6 +384,20 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 mod tests {
     use super::*;
 
+    fn request(url: &str, allow_private: bool) -> Request {
+        Request {
+            method: Method::GET,
+            url: parse(url).unwrap(),
+            headers: HeaderMap::new(),
+            body: None,
+            timeout: Duration::from_secs(5),
+            allow_private,
+            spelled_out: false,
+            redirects: Redirects::Same,
+            cap: None,
+        }
+    }
+
     #[test]
     fn only_the_public_internet_is_public() {
         for address in ["93.184.216.34", "8.8.8.8", "2606:2800:220:1::1", "::ffff:8.8.8.8"] {
@@ -329,9 +438,8 @@ mod tests {
             "http://[::ffff:7f00:1]/",
             "http://127.0.0.1:80",
         ] {
-            let url = parse(url).unwrap();
-            assert!(matches!(check(&url, false), Err(EgressError::Private(_))), "{url}");
-            assert!(check(&url, true).is_ok());
+            assert!(matches!(check(&request(url, false)), Err(EgressError::Private(_))), "{url}");
+            assert!(check(&request(url, true)).is_ok());
         }
     }
 
@@ -346,18 +454,76 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_leads_inside_is_refused() {
         let egress = Egress::new(1024).unwrap();
-        let request = |allow_private| Request {
-            method: Method::GET,
-            // Nobody listens on the port of "discard".
-            url: parse("http://localhost:9/").unwrap(),
-            headers: HeaderMap::new(),
-            body: None,
-            timeout: Duration::from_secs(5),
-            allow_private,
-        };
+        // Nobody listens on the port of "discard".
+        let request = |allow_private| request("http://localhost:9/", allow_private);
         let refused = egress.send(request(false)).await.unwrap_err();
         assert!(matches!(&refused, EgressError::Private(host) if host == "localhost"), "{refused}");
         let unreached = egress.send(request(true)).await.unwrap_err();
         assert!(matches!(unreached, EgressError::Connect(_)), "{unreached}");
+    }
+
+    #[test]
+    fn what_a_cloud_keeps_for_its_machines_is_reached_only_if_it_is_written_out() {
+        for url in [
+            "http://169.254.169.254/latest",
+            "http://[fe80::1]/",
+            "http://[::ffff:169.254.169.254]/",
+            "http://[fd00:ec2::254]/",
+        ] {
+            assert!(matches!(check(&request(url, true)), Err(EgressError::Link(_))), "{url}");
+            assert!(check(&Request { spelled_out: true, ..request(url, true) }).is_ok(), "{url}");
+            assert!(matches!(check(&request(url, false)), Err(EgressError::Private(_))), "{url}");
+        }
+        assert!(check(&request("http://10.0.0.1/", true)).is_ok());
+    }
+
+    #[test]
+    fn another_place_gets_nothing_that_was_meant_for_the_first() {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_static("Bearer x"));
+        let asked = Request { headers, spelled_out: true, ..request("http://a.example/x", true) };
+        let went = |url: &str| {
+            let mut asked = asked.clone();
+            asked.go_on_to(parse(url).unwrap());
+            (asked.headers.len(), asked.allow_private, asked.spelled_out)
+        };
+        assert_eq!(went("http://a.example/y"), (1, true, true));
+        for url in ["http://b.example/", "http://a.example:81/", "https://a.example/"] {
+            assert_eq!(went(url), (0, false, false), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_given_in_seconds_or_by_a_date() {
+        let now: Timestamp = "2015-10-21T07:27:00Z".parse().unwrap();
+        assert_eq!(pause("120", now), Some(Duration::from_secs(120)));
+        assert_eq!(pause("Wed, 21 Oct 2015 07:28:00 GMT", now), Some(Duration::from_secs(60)));
+        assert_eq!(pause("Wed, 21 Oct 2015 07:26:00 GMT", now), Some(Duration::ZERO), "it is over");
+        assert_eq!(pause("soon", now), None);
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_within_bounds() {
+        use std::io::Write as _;
+        let pack = |text: &[u8]| {
+            let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            packer.write_all(text).unwrap();
+            packer.finish().unwrap()
+        };
+        let answer = |body: Vec<u8>, encoding: &str| {
+            let media_type = "text/plain".to_owned();
+            let packed = Response { status: 200, media_type, retry_after: None, body, truncated: false };
+            unpacked(packed, encoding, 1000)
+        };
+        let good = answer(pack(b"hello"), "gzip");
+        assert_eq!((good.body.as_slice(), good.truncated), (b"hello".as_slice(), false));
+        let bomb = answer(pack(&vec![0; 10 << 20]), "gzip");
+        assert_eq!((bomb.body.len(), bomb.truncated), (1000, true));
+        let broken = answer(b"not packed".to_vec(), "gzip");
+        assert_eq!(
+            (broken.body.as_slice(), broken.media_type.as_str()),
+            (b"not packed".as_slice(), "application/octet-stream")
+        );
+        assert_eq!(answer(b"x".to_vec(), "br").media_type, "application/octet-stream");
     }
 }

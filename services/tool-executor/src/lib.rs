@@ -8,17 +8,21 @@
 //! | to change | open |
 //! | --- | --- |
 //! | what is done about a call | `dispatch.rs`, `perform.rs` |
-//! | what a call has to pass | `pipeline.rs`, `registry.rs` |
+//! | what a call has to pass | `pipeline.rs`, `registry.rs`, `schema.rs` |
+//! | what may run beside what | `beside.rs` |
 //! | what happens after a crash | `recover.rs`, `adopt.rs` |
 //! | a tool | `tools/` |
 //! | how HTTP goes out | `egress.rs`, `template.rs`, `secrets.rs` |
 //! | how commands run and are followed | `activity/` |
+//! | what commands may touch | `confine.rs` |
 //! | what a result looks like | `results.rs`, `outcome.rs` |
 
 mod activity;
 mod adopt;
 mod artifacts;
+mod beside;
 mod config;
+mod confine;
 mod dispatch;
 mod doorbell;
 mod egress;
@@ -28,6 +32,7 @@ mod pipeline;
 mod recover;
 mod registry;
 mod results;
+mod schema;
 mod secrets;
 mod task;
 mod template;
@@ -44,18 +49,21 @@ use kernel::Role;
 use policy::{PolicyError, PolicyStore};
 use service::{Ctx, ServeError};
 
-use activity::{Activities, ActivityLimits};
+use activity::{Activities, ActivityLimits, Caps, PerProcess};
 use artifacts::ArtifactClient;
+use beside::Locks;
+use confine::Confinement;
 use dispatch::Dispatcher;
 use egress::{Egress, EgressError};
 use pipeline::Pipeline;
 use registry::Registry;
 use results::Results;
 use secrets::Secrets;
-use tools::{ShellOptions, Tools};
+use tools::{ProcessOptions, Tools};
 use workspace::Workspaces;
 
 pub use config::Config;
+pub use confine::{Confine, Unconfined};
 
 /// Times that a message may ask to be tried again before it is put aside: a call in doubt is asked about again and again.
 const MAX_ATTEMPTS: u64 = 100;
@@ -92,6 +100,9 @@ pub enum Error {
     /// The client of the artifact service can't be made.
     #[error("the client of the artifact service can't be set up")]
     Artifacts(#[source] reqwest::Error),
+    /// Commands can't be confined, though they have to be.
+    #[error(transparent)]
+    Unconfined(#[from] Unconfined),
     /// The workspaces can't be made.
     #[error("the folder of workspaces `{path}` can't be used")]
     Workspaces {
@@ -178,12 +189,24 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
     let catalog = ToolCatalog::load(&config.common.agents_dir)?;
     let specs =
         catalog.all().into_iter().filter_map(|spec| Some((spec.clone(), catalog.digest(&spec.name)?.to_owned())));
+    let confinement = Confinement::new(config.confine, &config.process_read)?;
+    let process = process_options(config, &confinement);
     let limits = ActivityLimits {
         concurrent: config.activities,
-        output_cap: config.output_cap,
+        caps: process.caps,
         kill_grace: Duration::from_millis(config.kill_grace_ms),
     };
     let publisher = engine.bus().publisher();
+    let instance = engine.options().instance.clone();
+    let activities = Activities::new(
+        engine.clone(),
+        publisher,
+        workspaces.clone(),
+        limits,
+        confinement.clone(),
+        secrets.clone(),
+        ctx.shutdown.clone(),
+    );
     Ok(Dispatcher {
         engine: engine.clone(),
         pipeline: Pipeline {
@@ -191,25 +214,40 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
             registry: Registry::new(specs, |name| std::env::var(name).ok()),
             policies: PolicyStore::open_or_embedded(&config.common.policies_dir)?,
             environment: config.environment.clone(),
+            confinement,
         },
         tools: Tools {
             egress: Egress::new(config.http_cap)?,
             secrets: secrets.clone(),
-            workspaces: workspaces.clone(),
+            workspaces,
             checkout_root: config.checkout_root.clone(),
             file_cap: config.file_cap,
             artifacts: artifacts.clone(),
             reads: engine.reads(),
-            shell: ShellOptions::new(&config.env_allow, config.open_files, config.file_bytes),
+            process,
         },
         results: Results::new(artifacts, secrets),
-        activities: Activities::new(engine.clone(), publisher, workspaces, limits, ctx.shutdown.clone()),
+        activities,
+        locks: Locks::new(engine.leases(), config.lease()),
         tracer: ctx.tracer.clone(),
-        instance: engine.options().instance.clone(),
+        instance,
         lease: config.lease(),
         doubt: Duration::from_secs(config.doubt_seconds),
         claimed: Default::default(),
     })
+}
+
+fn process_options(config: &Config, confinement: &Confinement) -> ProcessOptions {
+    ProcessOptions {
+        env: ProcessOptions::env(&config.env_allow),
+        limits: PerProcess {
+            open_files: config.open_files,
+            file_bytes: config.file_bytes,
+            cpu: tools::cpu(config.process_cpu_seconds),
+        },
+        caps: Caps { output: config.output_cap, processes: config.process_count, memory: config.process_memory },
+        confinement: confinement.clone(),
+    }
 }
 
 fn watch_health(ctx: &Ctx<Config>, engine: &Engine) {

@@ -90,7 +90,7 @@ impl From<EgressError> for ToolError {
         let words = error.to_string();
         match error {
             EgressError::Url(_) => Self::final_("invalid_arguments", words),
-            EgressError::Private(_) => Self::final_("private_address", words),
+            EgressError::Private(_) | EgressError::Link(_) => Self::final_("private_address", words),
             EgressError::Redirect(_) => Self { trust: Trust::Untrusted, ..Self::final_("redirect_refused", words) },
             EgressError::RedirectLoop => Self::final_("redirect_refused", words),
             EgressError::Setup(_) => Self::final_("misconfigured", words),

@@ -42,7 +42,7 @@ impl Dispatcher {
             task
         };
         let began = Instant::now();
-        let outcome = self.tries(task, ready).await;
+        let outcome = self.tries(task, ready).await.and_then(|content| ready.tool.checked(content));
         fail::fail_point!("executor.after_effect");
         match outcome {
             Ok(content) => self.complete(task, content, began.elapsed()).await,

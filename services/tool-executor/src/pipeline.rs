@@ -11,6 +11,7 @@ use kernel::{ApprovalId, Block, RunState, Trust};
 use policy::{Answer, BudgetLeft, Decision, PolicyStore, Request};
 use serde_json::{Map, Value};
 
+use crate::confine::Confinement;
 use crate::registry::{Refusal, Registry, Tool};
 use crate::tools::Means;
 
@@ -20,6 +21,7 @@ pub(crate) struct Pipeline {
     pub registry: Registry,
     pub policies: PolicyStore,
     pub environment: String,
+    pub confinement: Confinement,
 }
 
 /// What may come of a call.
@@ -70,6 +72,9 @@ impl Pipeline {
             let words = format!("the agent `{}` has no tool `{}`", state.agent, request.tool);
             return Ok(Verdict::Refused(Refusal::new("unknown_tool", words)));
         }
+        if let Some(refusal) = not_permitted(state, &tool) {
+            return Ok(Verdict::Refused(refusal));
+        }
         let decision = self.decide(state, call, &tool, &means, &arguments, &agent.allow);
         let binding = Binding {
             arguments: policy::digest(&request.arguments),
@@ -115,6 +120,7 @@ impl Pipeline {
             named_host: reach.named_host,
             named_command: reach.named_command,
             in_workspace: reach.in_workspace,
+            confined: means.kind() == policy::ToolKind::Process && self.confinement.holds(means.network()),
             environment: &self.environment,
             budget_left: budget_left(state, now),
             now: Some(now),
@@ -144,6 +150,20 @@ impl Pipeline {
         }
         Ok(Some(grant.binding.clone()))
     }
+}
+
+/// Whom the tool's file leaves out. Who is let in instead is not said to whoever is not.
+fn not_permitted(state: &RunState, tool: &Tool) -> Option<Refusal> {
+    let permissions = &tool.spec.permissions;
+    let name = &tool.spec.name;
+    if !permissions.allow_tenant(state.tenant.as_str()) {
+        return Some(Refusal::new(
+            "not_permitted",
+            format!("`{name}` is not for this tenant: its file does not name it"),
+        ));
+    }
+    let words = || format!("`{name}` is not for the agent `{}`: its file does not name it", state.agent);
+    (!permissions.allow_agent(&state.agent)).then(|| Refusal::new("not_permitted", words()))
 }
 
 /// What a person is asked. Its id follows from what is asked and from what was asked before, so that whoever asks the same

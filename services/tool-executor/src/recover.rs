@@ -27,7 +27,7 @@ impl Dispatcher {
     pub async fn recover(&self, task: &Task, lease: &mut Option<Lease>) -> Result<Next, SubmitError> {
         let request = &task.call.request;
         if request.kind == CallKind::Activity {
-            return Ok(self.take_up(task, lease));
+            return Ok(self.take_up(task, lease).await);
         }
         if !request.idempotent {
             return self.doubt(task, "its executor is gone").await;
@@ -44,10 +44,11 @@ impl Dispatcher {
         self.dispatch(task, lease).await
     }
 
-    fn take_up(&self, task: &Task, lease: &mut Option<Lease>) -> Next {
+    async fn take_up(&self, task: &Task, lease: &mut Option<Lease>) -> Next {
         let Some(lease) = lease.take() else { return Next::ACK };
+        let held = self.retake(&task.state, &task.call).await;
         let activity = Activity::of(&task.state, &task.call);
-        match self.activities.attach(activity, task.span.traceparent(), lease) {
+        match self.activities.attach(activity, task.span.traceparent(), lease, held) {
             // Held or elsewhere: whoever looks after started calls rings again if nobody is on it then.
             Ok(Attached::Following | Attached::Held | Attached::Elsewhere) => Next::ACK,
             Err(error) => Next::Done(Outcome::retry(format!("the files of an activity can't be used: {error}"))),

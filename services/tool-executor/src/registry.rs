@@ -3,17 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jsonschema::Validator;
-use kernel::tool::{HttpRequest, Probe, ToolRun, ToolSpec};
+use kernel::call::Call;
+use kernel::tool::{Effect, HttpRequest, Probe, ToolRun, ToolSpec};
+use kernel::{RunId, RunState};
 use serde_json::{Map, Value};
 
-use crate::template::{self, TemplateError};
+use crate::beside::{Manners, Needs};
+use crate::outcome::{Content, ToolError};
+use crate::schema::Schema;
+use crate::template::{self, Places, TemplateError};
 use crate::tools::Means;
-
-/// Problems that are told at once.
-const MAX_PROBLEMS: usize = 5;
-/// What is shown of a value that is wrong, in bytes.
-const MAX_PROBLEM: usize = 300;
 
 /// All tools. Built once; a tool whose file can't be used is there, with the reason.
 #[derive(Debug, Default)]
@@ -29,7 +28,8 @@ pub(crate) struct Tool {
     pub digest: String,
     pub means: Result<Means, String>,
     pub probe: Option<Probe>,
-    validator: Result<Validator, String>,
+    input: Result<Schema, String>,
+    output: Option<Schema>,
 }
 
 /// What is wrong with a call, before anything was done.
@@ -72,6 +72,16 @@ impl Registry {
         }
         Ok(tool.clone())
     }
+
+    /// How a call behaves beside others. One that will be refused is in nobody's way.
+    pub fn manners(&self, state: &RunState, call: &Call) -> Manners {
+        let Some(tool) = self.tools.get(&call.request.tool) else {
+            return Manners { parallel: true, ..Manners::default() };
+        };
+        let arguments = call.request.arguments.as_object();
+        let locks = arguments.map(|arguments| tool.locks(state.run_id, arguments)).unwrap_or_default();
+        Manners { parallel: tool.spec.is_parallel(), locks }
+    }
 }
 
 impl Tool {
@@ -81,6 +91,7 @@ impl Tool {
                 name.parse().map(Means::Builtin).map_err(|()| format!("the tool-executor has no function `{name}`"))
             }
             ToolRun::Http(http) => with_env(http, env).map(Means::Http).map_err(|error| error.to_string()),
+            ToolRun::Process(process) => Ok(Means::Process(process.clone())),
         };
         let probe = spec.probe.as_ref().and_then(|probe| {
             let http = with_env(&probe.http, env);
@@ -88,11 +99,17 @@ impl Tool {
                 http.inspect_err(|error| tracing::warn!(tool = spec.name, %error, "a probe can't be used")).ok()?;
             Some(Probe { http, done: probe.done.clone() })
         });
-        let validator = jsonschema::validator_for(&spec.input).map_err(|error| error.to_string());
-        for error in [means.as_ref().err(), validator.as_ref().err()].into_iter().flatten() {
+        let input = Schema::new(&spec.input, "the arguments");
+        let output = spec.output.as_ref().map(|output| Schema::new(output, "the result")).transpose();
+        for error in [means.as_ref().err(), input.as_ref().err(), output.as_ref().err()].into_iter().flatten() {
             tracing::warn!(tool = spec.name, error, "a tool can't be used");
         }
-        Self { spec, digest, means, probe, validator }
+        // A result can't be judged by what is no schema, so there are no calls then.
+        let (input, output) = match output {
+            Ok(output) => (input, output),
+            Err(error) => (Err(error), None),
+        };
+        Self { spec, digest, means, probe, input, output }
     }
 
     /// How it is carried out, if its file is right.
@@ -100,44 +117,65 @@ impl Tool {
         self.means.as_ref().map_err(|error| Refusal::new("misconfigured", format!("`{}`: {error}", self.spec.name)))
     }
 
-    /// The arguments as the tool takes them, if they fit its schema.
+    /// The arguments as the tool takes them, if they fit its schema: defaults are filled in, and nothing else is changed.
     pub fn check(&self, arguments: &Value) -> Result<Map<String, Value>, Refusal> {
-        let validator = self
-            .validator
+        let input = self
+            .input
             .as_ref()
             .map_err(|error| Refusal::new("misconfigured", format!("the schema of `{}`: {error}", self.spec.name)))?;
-        let arguments = normalised(arguments, &self.spec.input);
-        let problems: Vec<_> =
-            validator.iter_errors(&arguments).take(MAX_PROBLEMS).map(|error| problem(&error)).collect();
+        let mut arguments = match arguments {
+            // None is no arguments.
+            Value::Null => Value::Object(Map::new()),
+            given => given.clone(),
+        };
+        input.fill(&mut arguments);
+        let problems = input.problems(&arguments);
         match arguments {
             Value::Object(arguments) if problems.is_empty() => Ok(arguments),
             _ if problems.is_empty() => Err(Refusal::new("invalid_arguments", "the arguments are not an object")),
             _ => Err(Refusal::new("invalid_arguments", problems.join("; "))),
         }
     }
-}
 
-/// None is no arguments, and what the schema gives a default for is filled in.
-fn normalised(arguments: &Value, schema: &Value) -> Value {
-    let mut arguments = match arguments {
-        Value::Null => Value::Object(Map::new()),
-        given => given.clone(),
-    };
-    if let (Some(given), Some(properties)) = (arguments.as_object_mut(), schema["properties"].as_object()) {
-        for (name, property) in properties {
-            if let Some(default) = property.get("default") {
-                given.entry(name.clone()).or_insert_with(|| default.clone());
-            }
+    /// The result, if it fits what the tool declares. One that does not fit is a failure of a read; an effect has
+    /// happened all the same, so its result is given with a word about it.
+    pub fn checked(&self, mut content: Content) -> Result<Content, ToolError> {
+        let Some(output) = &self.output else { return Ok(content) };
+        let problems = match &content.value {
+            Some(value) => output.problems(value),
+            None => vec!["it is no JSON".to_owned()],
+        };
+        if problems.is_empty() {
+            return Ok(content);
         }
+        let words = format!("the result does not fit what `{}` declares: {}", self.spec.name, problems.join("; "));
+        if self.spec.effect == Effect::Read {
+            // It names values of the result.
+            return Err(ToolError { trust: content.trust, ..ToolError::final_("invalid_result", words) });
+        }
+        content.value = None;
+        content.head = Some(content.head.map_or(format!("[{words}]"), |head| format!("{head}\n[{words}]")));
+        Ok(content)
     }
-    arguments
+
+    /// What a call with these arguments needs for itself.
+    pub fn needs(&self, run: RunId, arguments: &Map<String, Value>, host: Option<String>) -> Needs {
+        let concurrency = &self.spec.concurrency;
+        let place = concurrency.per_target.map(|places| {
+            let named = concurrency.target.as_deref().map(|target| key(target, run, arguments));
+            let target = named.or(host).unwrap_or_else(|| self.spec.name.clone());
+            (target, places)
+        });
+        Needs { locks: self.locks(run, arguments), place }
+    }
+
+    fn locks(&self, run: RunId, arguments: &Map<String, Value>) -> std::collections::BTreeSet<String> {
+        self.spec.concurrency.locks.iter().map(|lock| key(lock, run, arguments)).collect()
+    }
 }
 
-/// One problem, with the field that it is about.
-fn problem(error: &jsonschema::ValidationError<'_>) -> String {
-    let path = error.instance_path().to_string();
-    let field = if path.is_empty() { "the arguments".to_owned() } else { format!("`{path}`") };
-    format!("{field}: {}", kernel::excerpt(&error.to_string(), MAX_PROBLEM))
+fn key(template: &str, run: RunId, arguments: &Map<String, Value>) -> String {
+    template::key(template, Places { arguments, idempotency_key: "", run })
 }
 
 fn with_env(http: &HttpRequest, env: &impl Fn(&str) -> Option<String>) -> Result<HttpRequest, TemplateError> {
@@ -151,13 +189,13 @@ fn with_env(http: &HttpRequest, env: &impl Fn(&str) -> Option<String>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use kernel::tool::Effect;
+    use kernel::tool::Concurrency;
     use kernel::units::Duration;
     use serde_json::json;
 
     use super::*;
 
-    fn registry(run: ToolRun) -> Registry {
+    fn spec(run: ToolRun) -> ToolSpec {
         let input = json!({
             "type": "object",
             "properties": {"n": {"type": "integer"}, "mode": {"enum": ["a", "b"], "default": "a"}},
@@ -165,13 +203,24 @@ mod tests {
             "additionalProperties": false,
         });
         let timeout = Duration::from_secs(1);
-        let spec = ToolSpec { idempotent: true, timeout, ..ToolSpec::new("x.do", input, Effect::Read, run) };
-        Registry::new([(Arc::new(spec), "d1".to_owned())], |_| None)
+        ToolSpec { idempotent: true, timeout, ..ToolSpec::new("x.do", input, Effect::Read, run) }
+    }
+
+    fn registry(run: ToolRun) -> Registry {
+        Registry::new([(Arc::new(spec(run)), "d1".to_owned())], |_| None)
+    }
+
+    fn tool(spec: ToolSpec) -> Arc<Tool> {
+        Registry::new([(Arc::new(spec), "d1".to_owned())], |_| None).find("x.do", "d1").unwrap()
+    }
+
+    fn echo() -> ToolRun {
+        ToolRun::Builtin("test.echo".into())
     }
 
     #[test]
     fn problems_name_the_field() {
-        let tool = registry(ToolRun::Builtin("test.echo".into())).find("x.do", "d1").unwrap();
+        let tool = tool(spec(echo()));
         assert_eq!(json!(tool.check(&json!({"n": 1})).unwrap()), json!({"n": 1, "mode": "a"}));
         let words = |arguments| {
             let refusal = tool.check(&arguments).unwrap_err();
@@ -180,10 +229,12 @@ mod tests {
         };
         assert!(words(json!({"n": "one"})).contains("`/n`"), "{}", words(json!({"n": "one"})));
         assert!(words(json!({"n": 1, "mode": "c"})).contains("`/mode`"));
-        assert!(words(json!({})).contains("\"n\""));
-        assert!(words(json!({"n": 1, "x": 2})).contains("'x'"));
+        assert!(words(json!({})).contains("`/n` is missing"));
+        assert!(words(json!({"n": 1, "x": 2})).contains("`/x`"));
         assert!(words(json!([1])).contains("the arguments"));
-        assert!(words(Value::Null).contains("\"n\""));
+        assert!(words(Value::Null).contains("`/n`"));
+        let both = words(json!({"n": "one", "mode": "c"}));
+        assert!(both.contains("`/n`") && both.contains("`/mode`"), "{both}");
     }
 
     #[test]
@@ -196,5 +247,42 @@ mod tests {
         let http = HttpRequest::new("GET", "{env:NOT_SET}/x");
         let refusal = registry(ToolRun::Http(http)).find("x.do", "d1").unwrap().means().unwrap_err();
         assert!(refusal.words.contains("NOT_SET"), "{}", refusal.words);
+        let broken = tool(ToolSpec { output: Some(json!({"type": "nonsense"})), ..spec(echo()) });
+        assert_eq!(broken.check(&json!({"n": 1})).unwrap_err().code, "misconfigured");
+    }
+
+    #[test]
+    fn a_result_that_does_not_fit_fails_a_read_and_is_told_of_an_effect() {
+        let output = Some(json!({"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}));
+        let content =
+            |value: Value| Content { value: Some(value), ..Content::outside(b"{}".to_vec(), "application/json") };
+        let read = tool(ToolSpec { output: output.clone(), ..spec(echo()) });
+        assert!(read.checked(content(json!({"id": 1}))).is_ok());
+        let error = read.checked(content(json!({"id": "x"}))).unwrap_err();
+        assert_eq!((error.code, error.trust), ("invalid_result", kernel::Trust::Untrusted));
+        assert!(error.message.contains("`/id`"), "{error}");
+        assert!(
+            read.checked(Content::outside(b"text".to_vec(), "text/plain")).unwrap_err().message.contains("no JSON")
+        );
+        let effect = tool(ToolSpec { output, effect: Effect::External, ..spec(echo()) });
+        let told = effect.checked(content(json!({}))).unwrap();
+        assert!(told.value.is_none() && told.head.unwrap().contains("`/id` is missing"));
+    }
+
+    #[test]
+    fn locks_and_targets_are_named_by_the_arguments() {
+        let run = RunId::mint();
+        let concurrency = Concurrency {
+            locks: vec!["pull/{n}".into(), "run/{run_id}".into()],
+            per_target: Some(2),
+            ..Concurrency::default()
+        };
+        let arguments = json!({"n": "7/8"}).as_object().unwrap().clone();
+        let needs = tool(ToolSpec { concurrency: concurrency.clone(), ..spec(echo()) }).needs(run, &arguments, None);
+        assert_eq!(needs.locks.into_iter().collect::<Vec<_>>(), ["pull/7%2F8".to_owned(), format!("run/{run}")]);
+        assert_eq!(needs.place, Some(("x.do".to_owned(), 2)));
+        let named = Concurrency { target: Some("t-{n}".into()), ..concurrency };
+        let needs = tool(ToolSpec { concurrency: named, ..spec(echo()) }).needs(run, &arguments, Some("h".into()));
+        assert_eq!(needs.place, Some(("t-7%2F8".to_owned(), 2)));
     }
 }

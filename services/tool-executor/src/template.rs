@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use kernel::RunId;
 use serde_json::{Map, Value};
 
 use crate::secrets::{MissingSecret, Secrets};
@@ -14,6 +15,8 @@ pub struct Places<'a> {
     pub arguments: &'a Map<String, Value>,
     /// Fills `{idempotency_key}`.
     pub idempotency_key: &'a str,
+    /// Fills `{run_id}`.
+    pub run: RunId,
 }
 
 /// A template that can't be filled.
@@ -33,7 +36,7 @@ pub enum TemplateError {
     Header(String),
 }
 
-/// A header's value, and whether it holds a secret.
+/// A value, such as a header's, and whether it holds a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HeaderText {
     /// The value.
@@ -54,6 +57,9 @@ impl Places<'_> {
         if name == "idempotency_key" {
             return Some(Cow::Owned(Value::from(self.idempotency_key)));
         }
+        if name == "run_id" {
+            return Some(Cow::Owned(Value::from(self.run.to_string())));
+        }
         let mut parts = name.split('.');
         let first = self.arguments.get(parts.next()?)?;
         parts.try_fold(first, |value, part| value.get(part)).map(Cow::Borrowed)
@@ -61,11 +67,49 @@ impl Places<'_> {
 
     /// The value as text; what is absent is empty.
     fn text(&self, name: &str) -> String {
-        match self.value(name).as_deref() {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
+        self.value(name).as_deref().map(plain).unwrap_or_default()
+    }
+}
+
+/// A value as text, without quotes.
+#[must_use]
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A text with its places filled as they are.
+#[must_use]
+pub fn text(template: &str, places: Places<'_>) -> String {
+    match filled_string(template, places) {
+        Value::String(text) => text,
+        other => plain(&other),
+    }
+}
+
+/// A name with its places filled, percent-encoded: different arguments never make the same name.
+#[must_use]
+pub fn key(template: &str, places: Places<'_>) -> String {
+    let mut filled = String::with_capacity(template.len() + 32);
+    for piece in pieces(template) {
+        match piece {
+            Piece::Literal(text) => filled.push_str(text),
+            Piece::Place(name) => percent_encode(&mut filled, &places.text(name)),
         }
+    }
+    filled
+}
+
+/// What fills a template that is one place and nothing else: null if nothing does. None if it is anything else.
+#[must_use]
+pub fn whole_place(template: &str, places: Places<'_>) -> Option<Value> {
+    let mut pieces = pieces(template);
+    match (pieces.next(), pieces.next()) {
+        (Some(Piece::Place(name)), None) => Some(places.value(name).map_or(Value::Null, Cow::into_owned)),
+        _ => None,
     }
 }
 
@@ -92,13 +136,7 @@ pub fn with_env(template: &str, env: impl Fn(&str) -> Option<String>) -> Result<
 /// # Errors
 /// [`TemplateError::PathEscape`] if an argument would climb in the path.
 pub fn url(template: &str, places: Places<'_>) -> Result<String, TemplateError> {
-    let mut filled = String::with_capacity(template.len() + 32);
-    for piece in pieces(template) {
-        match piece {
-            Piece::Literal(text) => filled.push_str(text),
-            Piece::Place(name) => percent_encode(&mut filled, &places.text(name)),
-        }
-    }
+    let filled = key(template, places);
     let rest = filled.split_once("://").map_or(filled.as_str(), |(_, rest)| rest);
     let path = rest.split(['?', '#']).next().unwrap_or_default();
     // URL parsers resolve these, also when they are percent-encoded.
@@ -122,27 +160,27 @@ pub fn names_host(template: &str) -> bool {
 /// # Errors
 /// If a secret is missing or an argument can't stand in a header.
 pub fn header(name: &str, template: &str, places: Places<'_>, secrets: &Secrets) -> Result<HeaderText, TemplateError> {
-    let mut header = HeaderText { text: String::with_capacity(template.len()), sensitive: false };
-    for piece in pieces(template) {
-        match piece {
-            Piece::Literal(text) => literal(&mut header, text, secrets)?,
-            Piece::Place(place) => header.text += &places.text(place),
-        }
-    }
+    let header = with_secrets(template, places, secrets)?;
     if header.text.chars().any(char::is_control) { Err(TemplateError::Header(name.to_owned())) } else { Ok(header) }
 }
 
-fn literal(header: &mut HeaderText, mut text: &str, secrets: &Secrets) -> Result<(), TemplateError> {
-    while let Some((before, rest)) = text.split_once("secret:") {
-        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
-        let (name, after) = rest.split_at(end);
-        header.text += before;
-        header.text += &secrets.get(name)?;
-        header.sensitive = true;
-        text = after;
+/// A text with its places filled and `secret:NAME` resolved, as it is in a header.
+///
+/// # Errors
+/// If a secret is missing.
+pub fn with_secrets(template: &str, places: Places<'_>, secrets: &Secrets) -> Result<HeaderText, TemplateError> {
+    let mut filled = HeaderText { text: String::with_capacity(template.len()), sensitive: false };
+    for piece in pieces(template) {
+        match piece {
+            Piece::Literal(text) => {
+                let (resolved, any) = secrets.resolve(text)?;
+                filled.text += &resolved;
+                filled.sensitive |= any;
+            }
+            Piece::Place(place) => filled.text += &places.text(place),
+        }
     }
-    header.text += text;
-    Ok(())
+    Ok(filled)
 }
 
 /// A JSON body with the places in its strings filled. A string that is one place takes the value as it is, of any type.
@@ -227,7 +265,7 @@ mod tests {
     }
 
     fn fill_url(template: &str, value: Value) -> Result<String, TemplateError> {
-        url(template, Places { arguments: &arguments(value), idempotency_key: "key-1" })
+        url(template, Places { arguments: &arguments(value), idempotency_key: "key-1", run: RunId::mint() })
     }
 
     #[test]
@@ -260,7 +298,7 @@ mod tests {
     fn an_argument_can_name_no_environment_and_no_secret() {
         let secrets = Secrets::new([("ESC_SECRET_TOKEN".to_owned(), "s3cr3t".to_owned())], None);
         let map = arguments(json!({"v": "secret:TOKEN", "n": "{env:PATH}"}));
-        let places = Places { arguments: &map, idempotency_key: "" };
+        let places = Places { arguments: &map, idempotency_key: "", run: RunId::mint() };
         let header = |template| header("x", template, places, &secrets);
         assert_eq!(header("secret:{v}").err(), Some(MissingSecret(String::new()).into()));
         assert_eq!(header("{v}").unwrap().text, "secret:TOKEN");
@@ -272,14 +310,19 @@ mod tests {
     #[test]
     fn headers_hold_no_line_breaks() {
         let map = arguments(json!({"v": "a\r\nX-Evil: 1"}));
-        let filled = header("x", "{v}", Places { arguments: &map, idempotency_key: "" }, &Secrets::default());
+        let filled = header(
+            "x",
+            "{v}",
+            Places { arguments: &map, idempotency_key: "", run: RunId::mint() },
+            &Secrets::default(),
+        );
         assert_eq!(filled.err(), Some(TemplateError::Header("x".into())));
     }
 
     #[test]
     fn bodies_keep_types() {
         let map = arguments(json!({"n": 3, "list": [1, "x"], "s": "q\"uote"}));
-        let places = Places { arguments: &map, idempotency_key: "k" };
+        let places = Places { arguments: &map, idempotency_key: "k", run: RunId::mint() };
         let filled = body(&json!({"n": "{n}", "l": ["{list}"], "t": "a {s} {n}", "key": "{idempotency_key}"}), places);
         assert_eq!(filled, json!({"n": 3, "l": [[1, "x"]], "t": "a q\"uote 3", "key": "k"}));
     }

@@ -217,6 +217,34 @@ probe:
     }
 
     #[test]
+    fn a_process_is_checked_as_well() {
+        const BUILD: &str = "name: x.build\ndescription: Builds.\nkind: activity\neffect: write\n\
+             input: { type: object, properties: { target: { type: string } }, additionalProperties: false }\n\
+             run:\n  process:\n    command: [make, \"{target}\"]\n    env: { TOKEN: \"secret:BUILD\" }\n    \
+             limits: { cpu: 5m, memory: 2000M, processes: 64, output: 1M }\n";
+        let at = folder(&[("build.yaml", BUILD)]);
+        assert!(ToolCatalog::load(&at).unwrap().get("x.build").unwrap().needs_start());
+        fs::remove_dir_all(at).unwrap();
+        for (from, to, expect) in [
+            ("kind: activity", "kind: call", "`kind: activity`"),
+            ("[make, ", "[\"{target}\", ", "no argument may choose"),
+            ("command: [make, \"{target}\"]", "command: []", "`command` is empty"),
+            ("\"{target}\"]", "\"{goal}\"]", "`{goal}` names no argument"),
+            ("TOKEN:", "\"a b\":", "`a b` in `env`"),
+            ("processes: 64", "processes: 0", "`processes` must be"),
+            ("limits:", "read: [lib]\n    limits:", "absolute paths"),
+            ("limits:", "netwrk: true\n    limits:", "netwrk"),
+        ] {
+            let yaml = BUILD.replacen(from, to, 1);
+            assert_ne!(yaml, BUILD, "{from}");
+            let at = folder(&[("build.yaml", &yaml)]);
+            let error = ToolCatalog::load(&at).unwrap_err().to_string();
+            assert!(error.contains("build.yaml: line ") && error.contains(expect), "{to}: {error}");
+            fs::remove_dir_all(at).unwrap();
+        }
+    }
+
+    #[test]
     fn everything_that_a_file_can_say_is_read() {
         let all = MERGE.replacen(
             "timeout: 20s",

@@ -67,6 +67,22 @@ impl Leases {
         Ok(Some(Lease::keep(slot, asked)))
     }
 
+    /// As [`Leases::acquire`], for something that goes on by itself: whoever works for the same `holder` takes the lease over,
+    /// from a process that is gone or from one that does not know yet that it is not wanted any more.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn acquire_for(&self, name: &str, holder: &str, ttl: Duration) -> Result<Option<Lease>, EngineError> {
+        let slot = Slot {
+            redis: self.redis.clone(),
+            key: self.keys.lease(name),
+            value: holder.to_owned(),
+            ttl: ttl.max(Duration::from_millis(1)),
+        };
+        let asked = Instant::now();
+        Ok(if slot.renew().await? { Some(Lease::keep(slot, asked)) } else { None })
+    }
+
     /// Whether anybody has the lease `name`.
     ///
     /// # Errors

@@ -141,6 +141,32 @@ impl TestStack {
         PgConnection::connect_with(&options).await.map_err(pg("connecting"))
     }
 
+    /// All rows of all tables and all that is in Redis, as text: to look for what must not be anywhere.
+    ///
+    /// # Errors
+    /// When a store cannot be reached.
+    pub async fn everything(&self) -> Result<String, EngineError> {
+        let reading = || pg("reading everything");
+        let mut connection = self.postgres().await?;
+        let tables = "select c.relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                      where n.nspname = $1 and c.relkind in ('r', 'p') and not c.relispartition";
+        let tables: Vec<String> =
+            sqlx::query_scalar(tables).bind(&self.schema).fetch_all(&mut connection).await.map_err(reading())?;
+        let mut everything = String::new();
+        for table in tables {
+            let rows = AssertSqlSafe(format!("select t::text from {}.{table} t", self.schema));
+            let rows: Vec<String> = sqlx::query_scalar(rows).fetch_all(&mut connection).await.map_err(reading())?;
+            rows.iter().for_each(|row| everything += &format!("{table}: {row}\n"));
+        }
+        let (mut redis, keys) = keys(&self.namespace).await?;
+        for key in keys {
+            // Of other types than strings there is nothing with content.
+            let value: Result<Vec<u8>, _> = redis::cmd("GET").arg(&key).query_async(&mut redis).await;
+            everything += &format!("{key}: {}\n", String::from_utf8_lossy(&value.unwrap_or_default()));
+        }
+        Ok(everything)
+    }
+
     /// Drains the engines, checks that they left nothing behind, and removes everything.
     ///
     /// # Errors
@@ -226,11 +252,20 @@ fn is_abandoned(schema: &str) -> bool {
 }
 
 async fn forget_keys(namespace: &str) -> Result<(), EngineError> {
-    let forget = || rd("forgetting a test's keys");
-    let client = redis::Client::open(redis_url()).map_err(forget())?;
-    let mut redis: MultiplexedConnection = client.get_multiplexed_async_connection().await.map_err(forget())?;
+    let (mut redis, keys) = keys(namespace).await?;
+    for some in keys.chunks(1000) {
+        redis::cmd("UNLINK").arg(some).query_async::<()>(&mut redis).await.map_err(rd("forgetting a test's keys"))?;
+    }
+    Ok(())
+}
+
+/// All keys of a namespace, and a connection to go on with.
+async fn keys(namespace: &str) -> Result<(MultiplexedConnection, Vec<String>), EngineError> {
+    let looking = || rd("looking for a test's keys");
+    let client = redis::Client::open(redis_url()).map_err(looking())?;
+    let mut redis: MultiplexedConnection = client.get_multiplexed_async_connection().await.map_err(looking())?;
     let pattern = format!("{}*", RedisKeys::new(namespace).prefix());
-    let mut cursor = 0_u64;
+    let (mut cursor, mut all) = (0_u64, Vec::new());
     loop {
         let (next, keys): (u64, Vec<String>) = redis::cmd("SCAN")
             .arg(cursor)
@@ -240,12 +275,10 @@ async fn forget_keys(namespace: &str) -> Result<(), EngineError> {
             .arg(1000)
             .query_async(&mut redis)
             .await
-            .map_err(forget())?;
-        if !keys.is_empty() {
-            redis::cmd("UNLINK").arg(keys).query_async::<()>(&mut redis).await.map_err(forget())?;
-        }
+            .map_err(looking())?;
+        all.extend(keys);
         if next == 0 {
-            return Ok(());
+            return Ok((redis, all));
         }
         cursor = next;
     }

@@ -213,7 +213,7 @@ pub struct Exit {
     pub code: Option<i32>,
     /// Signal that ended it.
     pub signal: Option<i32>,
-    /// `exited`, `timeout`, `cancelled`, `output_cap` or `lost`.
+    /// `exited`, `timeout`, `cancelled`, `output_cap`, `process_cap`, `memory_cap` or `lost`.
     pub reason: String,
     /// Bytes of output in all.
     pub bytes: u64,

@@ -245,6 +245,61 @@ pub enum ToolRun {
     Builtin(String),
     /// A templated HTTP request.
     Http(HttpRequest),
+    /// A program, started in the run's workspace; an activity.
+    Process(ProcessRun),
+}
+
+/// A program to start. It gets none of the executor's environment, and its network and files are confined where the
+/// system can do that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessRun {
+    /// The program and its arguments, with `{name}` places. Each stays one argument, whatever a place is filled with.
+    pub command: Vec<String>,
+    /// Folder to run in, within the workspace, with places. Not said: the workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Environment of the program; values may have places and name secrets as `secret:NAME`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// It may use the network.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub network: bool,
+    /// Absolute paths outside the workspace that it may read and execute, beside those of the system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read: Vec<String>,
+    /// What it may use.
+    #[serde(default, skip_serializing_if = "ProcessLimits::says_nothing")]
+    pub limits: ProcessLimits,
+}
+
+/// What a program may use. What is not said is as the executor is configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProcessLimits {
+    /// Processor time of each of its processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Duration>,
+    /// Memory of all of its processes together, in bytes; `512M` is 512 million.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::units::count")]
+    pub memory: Option<u64>,
+    /// Processes and threads at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// Bytes of output.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::units::count")]
+    pub output: Option<u64>,
+}
+
+impl ProcessLimits {
+    fn says_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Which redirects a request follows, if it has no body and changes nothing.

@@ -1,6 +1,8 @@
 //! A request in Cedar's terms: entities, action and context, as `schema.cedarschema` declares them.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{PoisonError, RwLock};
 
 use cedar_policy::{
     Context, Entities, Entity, EntityId, EntityTypeName, EntityUid, Request as CedarRequest, RestrictedExpression,
@@ -44,6 +46,38 @@ pub struct Vocabulary {
     kinds: HashMap<ToolKind, EntityUid>,
     trusts: HashMap<Trust, EntityUid>,
     actions: HashMap<Effect, Entity>,
+    /// By id, and where in it the tenant ends.
+    agents: Remembered<(EntityUid, usize)>,
+    tools: Remembered<(EntityUid, ToolKind, bool)>,
+}
+
+/// Entities that are the same in request after request, made once.
+#[derive(Debug)]
+struct Remembered<K>(RwLock<HashMap<K, Entity>>);
+
+/// Entities of a kind that are remembered at most.
+const MOST: usize = 1024;
+
+impl<K> Default for Remembered<K> {
+    fn default() -> Self {
+        Self(RwLock::default())
+    }
+}
+
+impl<K: Eq + Hash> Remembered<K> {
+    fn get(&self, key: K, make: impl FnOnce() -> Result<Entity, FactsError>) -> Result<Entity, FactsError> {
+        if let Some(known) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(known.clone());
+        }
+        let made = make()?;
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        // Forgets everything rather than grow: it is made again when it is wanted.
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(key, made.clone());
+        Ok(made)
+    }
 }
 
 impl Vocabulary {
@@ -68,6 +102,8 @@ impl Vocabulary {
             kinds: ToolKind::ALL.into_iter().map(|value| (value, uid(&kind, value.as_str()))).collect(),
             trusts: Trust::ALL.into_iter().map(|value| (value, uid(&trust, value.as_str()))).collect(),
             actions: actions.collect::<Result<_, _>>()?,
+            agents: Remembered::default(),
+            tools: Remembered::default(),
         })
     }
 
@@ -79,7 +115,11 @@ impl Vocabulary {
         let agent = uid(&self.agent, &format!("{}/{}", request.tenant, request.agent));
         let tool = uid(&self.tool, request.tool);
         let action = &self.actions[&request.effect];
-        let entities = [self.agent(&agent, request)?, self.tool(&tool, request)?, self.arguments(request)?];
+        let entities = [
+            self.agents.get((agent.clone(), request.tenant.len()), || self.agent(&agent, request))?,
+            self.tools.get((tool.clone(), request.kind, request.idempotent), || self.tool(&tool, request))?,
+            self.arguments(request)?,
+        ];
         // The schema brings its own actions; without it the one that is asked about is enough, as it knows its groups.
         let actions = schema.is_none().then(|| action.clone());
         let entities =

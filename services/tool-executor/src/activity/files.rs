@@ -7,6 +7,7 @@
 //!   pid        of its supervisor, written by the supervisor
 //!   out.log    its output as it comes, stdout and stderr in one
 //!   frames     16 bytes a frame that was cut: byte offset and line number behind it
+//!   tmp        folder for temporary files of the command
 //!   acked      byte offset up to which the bus has confirmed
 //!   reason     why it is being ended, if it is
 //!   exit       its exit status, written by the supervisor
@@ -39,6 +40,21 @@ pub(super) struct Meta {
     pub home: Home,
     /// The span that started it.
     pub traceparent: String,
+    /// What it may use as a whole.
+    #[serde(default)]
+    pub caps: Caps,
+}
+
+/// What a command may use as a whole; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Caps {
+    /// Bytes of output, beyond which it is ended.
+    pub output: u64,
+    /// Processes and threads at once.
+    pub processes: u64,
+    /// Bytes of memory.
+    pub memory: u64,
 }
 
 /// Where processes are: process ids mean something only within one namespace of one boot.
@@ -201,7 +217,8 @@ mod tests {
     fn what_was_written_is_read_back() {
         let (_dir, files) = files();
         assert!(!files.exist());
-        let meta = Meta { home: Home::here(), traceparent: "t".to_owned() };
+        let meta =
+            Meta { home: Home::here(), traceparent: "t".to_owned(), caps: Caps { output: 5, ..Caps::default() } };
         files.create(&meta).unwrap();
         assert!(files.exist() && !files.is_done());
         assert_eq!(files.meta(), Some(meta));

@@ -5,15 +5,16 @@
 //! completed: its exit frame does, and the observer concludes from it.
 
 mod files;
+mod limits;
 mod processes;
 mod publish;
 mod supervisor;
 mod tail;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bus::Publisher;
@@ -26,11 +27,16 @@ use service::Shutdown;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::beside::Held;
+use crate::confine::Confinement;
+use crate::secrets::Secrets;
 use crate::workspace::Workspaces;
 use files::{Files, Home, Meta};
 use tail::{Follow, Tail};
 
-pub use supervisor::ShellCommand;
+pub(crate) use files::Caps;
+pub(crate) use limits::PerProcess;
+pub(crate) use supervisor::ProcessCommand;
 
 /// How often it is looked up whether the run still wants an activity, in case the doorbell was not heard.
 const STILL_WANTED: Duration = Duration::from_secs(5);
@@ -42,8 +48,8 @@ const FOREIGN_MARGIN: Duration = Duration::from_secs(60);
 pub struct ActivityLimits {
     /// Started by one executor at once.
     pub concurrent: usize,
-    /// Bytes of output, beyond which the command is ended.
-    pub output_cap: u64,
+    /// What a command may use of which nothing else is known.
+    pub caps: Caps,
     /// From TERM to KILL.
     pub kill_grace: Duration,
 }
@@ -97,9 +103,21 @@ struct Inner {
     publisher: Publisher,
     workspaces: Workspaces,
     limits: ActivityLimits,
+    confinement: Confinement,
+    secrets: Secrets,
     shutdown: Shutdown,
     room: Arc<Semaphore>,
-    live: Mutex<HashMap<CallId, (RunId, CancellationToken)>>,
+    live: Mutex<HashMap<CallId, Live>>,
+}
+
+/// An activity that is being followed.
+struct Live {
+    run: RunId,
+    wanted: CancellationToken,
+    files: Files,
+    caps: Caps,
+    /// Told why the command has to end, if it uses more than it may.
+    beyond: watch::Sender<Option<&'static str>>,
 }
 
 /// Room for one more activity.
@@ -113,7 +131,8 @@ struct Follower {
     files: Files,
     lease: Lease,
     wanted: CancellationToken,
-    over_cap: watch::Receiver<bool>,
+    beyond: watch::Receiver<Option<&'static str>>,
+    held: Held,
     _registered: Registered,
     _room: Option<Room>,
 }
@@ -132,11 +151,18 @@ impl Activities {
         publisher: Publisher,
         workspaces: Workspaces,
         limits: ActivityLimits,
+        confinement: Confinement,
+        secrets: Secrets,
         shutdown: Shutdown,
     ) -> Self {
         let room = Arc::new(Semaphore::new(limits.concurrent));
         let live = Mutex::default();
-        Self { inner: Arc::new(Inner { engine, publisher, workspaces, limits, shutdown, room, live }) }
+        let closing = shutdown.closing();
+        let inner =
+            Arc::new(Inner { engine, publisher, workspaces, limits, confinement, secrets, shutdown, room, live });
+        let watching = watch_use(Arc::downgrade(&inner));
+        inner.shutdown.spawn_background(closing.run_until_cancelled_owned(watching));
+        Self { inner }
     }
 
     /// Room for one more, if there is any.
@@ -146,26 +172,23 @@ impl Activities {
     }
 
     /// Starts the command of a call whose `tool.started` is committed, and follows it as long as the lease is held.
-    pub(crate) fn start(
+    pub(crate) async fn start(
         &self,
         activity: Activity,
-        shell: &ShellCommand,
+        command: &ProcessCommand,
         traceparent: String,
         lease: Lease,
+        held: Held,
         room: Room,
     ) -> io::Result<()> {
         let files = self.files(&activity);
-        files.create(&Meta { home: Home::here(), traceparent: traceparent.clone() })?;
+        let meta = Meta { home: Home::here(), traceparent: traceparent.clone(), caps: command.caps };
+        files.create(&meta)?;
         let lock = files.lock()?.ok_or_else(|| io::Error::other("somebody follows this activity already"))?;
-        let mut child = supervisor::spawn(activity.call, files.dir(), shell)?;
         let exited = Arc::new(Notify::new());
-        let rung = exited.clone();
-        tokio::spawn(async move {
-            // How it ended is in its files; waiting only takes it off the process table.
-            let _ = child.wait().await;
-            rung.notify_one();
-        });
-        self.follow(activity, files, traceparent, lease, lock, exited, Some(room));
+        supervisor::spawn(activity.call, files.dir(), command, &self.inner.confinement, exited.clone()).await?;
+        let follow = self.follow(activity, files, &meta, lock, exited);
+        self.keep_following(follow, lease, held, Some(room));
         Ok(())
     }
 
@@ -173,7 +196,13 @@ impl Activities {
     ///
     /// # Errors
     /// If its files can't be used.
-    pub(crate) fn attach(&self, activity: Activity, traceparent: String, lease: Lease) -> io::Result<Attached> {
+    pub(crate) fn attach(
+        &self,
+        activity: Activity,
+        traceparent: String,
+        lease: Lease,
+        held: Held,
+    ) -> io::Result<Attached> {
         let files = self.files(&activity);
         let meta = files.meta();
         if let Some(meta) = &meta
@@ -181,25 +210,27 @@ impl Activities {
         {
             return Ok(Attached::Elsewhere);
         }
-        if meta.is_none() {
+        let (meta, is_new) = match meta {
+            Some(meta) => (meta, false),
+            None => (Meta { home: Home::here(), traceparent, caps: self.inner.limits.caps }, true),
+        };
+        if is_new {
             // It never came to run, or its workspace is gone: followed from empty files, its end is that it is lost.
-            files.create(&Meta { home: Home::here(), traceparent: traceparent.clone() })?;
+            files.create(&meta)?;
         }
         let Some(lock) = files.lock()? else { return Ok(Attached::Held) };
         tracing::info!(run_id = %activity.run, call = %activity.call, "taking up an activity");
         metrics::counter!("tool_executor_reattached_total").increment(1);
-        let traceparent = meta.map_or(traceparent, |meta| meta.traceparent);
         let room = self.room();
-        self.follow(activity, files, traceparent, lease, lock, Arc::new(Notify::new()), room);
+        let follow = self.follow(activity, files, &meta, lock, Arc::new(Notify::new()));
+        self.keep_following(follow, lease, held, room);
         Ok(Attached::Following)
     }
 
     /// Ends all activities of a run that this executor follows.
     pub fn cancel_run(&self, run: RunId) {
-        for (of, wanted) in self.live().values() {
-            if *of == run {
-                wanted.cancel();
-            }
+        for live in self.live().values().filter(|live| live.run == run) {
+            live.wanted.cancel();
         }
     }
 
@@ -233,39 +264,75 @@ impl Activities {
         Files::new(&self.inner.workspaces.of(activity.run), activity.call)
     }
 
-    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<CallId, (RunId, CancellationToken)>> {
-        self.inner.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<CallId, Live>> {
+        self.inner.live()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a follower holds, from its two callers above")]
-    fn follow(
-        &self,
-        activity: Activity,
-        files: Files,
-        traceparent: String,
-        lease: Lease,
-        lock: File,
-        exited: Arc<Notify>,
-        room: Option<Room>,
-    ) {
-        let wanted = CancellationToken::new();
-        self.live().insert(activity.call, (activity.run, wanted.clone()));
-        let (sender, over_cap) = watch::channel(false);
-        let follow = Follow {
-            files: files.clone(),
-            activity: activity.clone(),
+    fn follow(&self, activity: Activity, files: Files, meta: &Meta, lock: File, exited: Arc<Notify>) -> Follow {
+        let (beyond, _) = watch::channel(None);
+        // A file from before there were caps has none in it.
+        let caps = if meta.caps == Caps::default() { self.inner.limits.caps } else { meta.caps };
+        Follow {
+            files,
+            activity,
             publisher: self.inner.publisher.clone(),
-            traceparent,
-            cap: self.inner.limits.output_cap,
-            over_cap: sender,
+            secrets: self.inner.secrets.clone(),
+            traceparent: meta.traceparent.clone(),
+            caps,
+            beyond,
             exited,
             lock,
+        }
+    }
+
+    fn keep_following(&self, follow: Follow, lease: Lease, held: Held, room: Option<Room>) {
+        let (activity, files) = (follow.activity.clone(), follow.files.clone());
+        let wanted = CancellationToken::new();
+        let live = Live {
+            run: activity.run,
+            wanted: wanted.clone(),
+            files: files.clone(),
+            caps: follow.caps,
+            beyond: follow.beyond.clone(),
         };
+        let beyond = follow.beyond.subscribe();
+        self.live().insert(activity.call, live);
         let _registered = Registered { activities: self.clone(), call: activity.call };
         let activities = self.clone();
-        let follower = Follower { activities, activity, files, lease, wanted, over_cap, _registered, _room: room };
+        let follower = Follower { activities, activity, files, lease, wanted, beyond, held, _registered, _room: room };
         self.inner.shutdown.spawn(follower.run(follow));
         metrics::gauge!("tool_executor_activities").set(self.live().len() as f64);
+    }
+}
+
+impl Inner {
+    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<CallId, Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks now and then what the commands use together, and has those ended that use more than they may.
+async fn watch_use(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(limits::LOOK).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let followed: Vec<_> = inner.live().iter().map(|(call, live)| (*call, live.files.clone())).collect();
+        if followed.is_empty() {
+            continue;
+        }
+        let looking = tokio::task::spawn_blocking(move || {
+            let leaders: HashMap<_, _> =
+                followed.into_iter().filter_map(|(call, files)| Some((files.pid()?, call))).collect();
+            let used = limits::used(&leaders.keys().copied().collect::<HashSet<_>>());
+            used.into_iter().map(|(leader, used)| (leaders[&leader], used)).collect::<Vec<_>>()
+        });
+        for (call, used) in looking.await.unwrap_or_default() {
+            if let Some(live) = inner.live().get(&call)
+                && let Some(reason) = used.beyond(&live.caps)
+            {
+                live.beyond.send_if_modified(|told| told.is_none() && told.replace(reason).is_none());
+            }
+        }
     }
 }
 
@@ -295,6 +362,7 @@ impl Follower {
             }
             None => tracing::info!(run_id = %self.activity.run, %call, "letting go of an activity, which goes on"),
         }
+        self.held.release().await;
         self.lease.release().await;
     }
 
@@ -307,14 +375,19 @@ impl Follower {
 
     /// Ends the command when there is a reason to. Its exit is found and published by the tail, as any other.
     async fn guard(&self) -> std::convert::Infallible {
-        let mut over_cap = self.over_cap.clone();
+        let mut beyond = self.beyond.clone();
         let reason = tokio::select! {
             () = self.wanted.cancelled() => "cancelled",
             () = self.no_longer_wanted() => "cancelled",
             () = until(self.activity.deadline) => "timeout",
-            Ok(_) = over_cap.wait_for(|over| *over) => "output_cap",
+            Ok(reason) = beyond.wait_for(Option::is_some) => reason.unwrap_or("output_cap"),
         };
-        tail::end(&self.files, &self.activity, reason, self.activities.inner.limits.kill_grace).await;
+        let grace = match reason {
+            // Whoever multiplies uses every moment for more.
+            "process_cap" | "memory_cap" => Duration::ZERO,
+            _ => self.activities.inner.limits.kill_grace,
+        };
+        tail::end(&self.files, &self.activity, reason, grace).await;
         std::future::pending().await
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kernel::CallId;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::supervisor::MARK;
@@ -12,6 +12,9 @@ use super::supervisor::MARK;
 const VANISH: Duration = Duration::from_secs(5);
 /// Pause between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);
+/// So many processes are not ended one by one, since they multiply meanwhile, but with their whole group at once, the
+/// supervisor included.
+const SWARM: usize = 64;
 
 /// Whether process `pid` is alive and belongs to the call: a process id alone may be somebody else's by now.
 pub(super) fn belongs(pid: i32, call: CallId) -> bool {
@@ -68,6 +71,10 @@ async fn gone_after(call: CallId, supervisor: Option<i32>, signal: Signal, withi
         if left.is_empty() {
             return true;
         }
+        let swarm = left.len() > SWARM;
+        if let Some(group) = supervisor.filter(|pid| swarm && signal == Signal::SIGKILL && belongs(*pid, call)) {
+            let _ = killpg(Pid::from_raw(group), signal);
+        }
         for pid in left.iter().filter(|pid| again || !told.contains(*pid)) {
             // It may have ended just now.
             let _ = kill(Pid::from_raw(*pid), signal);
@@ -76,6 +83,9 @@ async fn gone_after(call: CallId, supervisor: Option<i32>, signal: Signal, withi
         if tokio::time::Instant::now() >= deadline {
             return false;
         }
-        tokio::time::sleep(LOOK).await;
+        // A swarm outside the group is only outrun.
+        if !swarm {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 }

@@ -2,50 +2,94 @@
 //! depends on the executor that started it.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use kernel::CallId;
-use tokio::process::{Child, Command};
+use tokio::sync::{Notify, oneshot};
+
+use super::files::Caps;
+use super::limits;
+use crate::confine::{Bounds, Confinement};
 
 /// Marks every process of a call, however it detaches itself.
 pub(super) const MARK: &str = "ESC_CALL_ID";
 
 const SCRIPT: &str = include_str!("supervisor.sh");
 
-/// A command for `sh -c`.
+/// A program to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShellCommand {
-    /// The command line.
-    pub command: String,
+pub(crate) struct ProcessCommand {
+    /// The program and its arguments.
+    pub arguments: Vec<String>,
     /// Where it runs.
     pub cwd: PathBuf,
-    /// All of its environment but the mark of its call.
+    /// All of its environment but the mark of its call and its folder for temporary files.
     pub env: BTreeMap<String, String>,
-    /// Most open files.
-    pub open_files: u64,
-    /// Largest file that it may write, in bytes; 0 is no limit.
-    pub file_bytes: u64,
+    /// What it may touch.
+    pub bounds: Bounds,
+    /// What each of its processes may use.
+    pub limits: limits::PerProcess,
+    /// What it may use as a whole.
+    pub caps: Caps,
 }
 
-/// Starts the supervisor in a process group of its own. Its folder must exist.
-pub(super) fn spawn(call: CallId, dir: &Path, shell: &ShellCommand) -> io::Result<Child> {
-    Command::new("/bin/sh")
+/// Starts the supervisor in a process group of its own. Its folder must exist. `exited` is rung when it has ended.
+///
+/// A thread of its own is confined and starts it, since what is started has the bounds of the thread that starts it; then it
+/// only waits. How the command ended is in its files; waiting takes it off the process table.
+pub(super) async fn spawn(
+    call: CallId,
+    dir: &Path,
+    command: &ProcessCommand,
+    confinement: &Confinement,
+    exited: Arc<Notify>,
+) -> io::Result<()> {
+    let (told, started) = oneshot::channel();
+    let (dir, command, confinement) = (dir.to_owned(), command.clone(), confinement.clone());
+    std::thread::Builder::new().name("activity".to_owned()).stack_size(512 * 1024).spawn(move || {
+        let mut child = match begin(call, &dir, &command, &confinement) {
+            Ok(child) => child,
+            Err(error) => return drop(told.send(Err(error))),
+        };
+        if told.send(Ok(())).is_err() {
+            tracing::debug!(%call, "whoever started a command did not wait for it");
+        }
+        let _ = child.wait();
+        exited.notify_one();
+    })?;
+    started.await.unwrap_or_else(|_| Err(io::Error::other("the thread that starts the command is gone")))
+}
+
+fn begin(call: CallId, dir: &Path, command: &ProcessCommand, confinement: &Confinement) -> io::Result<Child> {
+    confinement.enter(&command.bounds).map_err(io::Error::other)?;
+    let mut child = Command::new("/bin/sh")
         .args(["-c", SCRIPT, "supervisor"])
         .arg(dir)
-        .arg(&shell.cwd)
-        .arg(&shell.command)
-        .arg(shell.open_files.to_string())
-        .arg(shell.file_bytes.div_ceil(512).to_string())
+        .arg(&command.cwd)
+        .args(&command.arguments)
         .env_clear()
-        .envs(&shell.env)
+        .envs(&command.env)
+        .env("TMPDIR", dir.join("tmp"))
         .env(MARK, call.to_string())
         .current_dir(dir)
         .process_group(0)
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .kill_on_drop(false)
-        .spawn()
+        .spawn()?;
+    let limited = limits::apply(&child, &command.limits).and_then(|()| match child.stdin.take() {
+        Some(mut input) => input.write_all(b"go\n"),
+        None => Err(io::Error::other("the supervisor has no input")),
+    });
+    if let Err(error) = limited {
+        // It waits for its line and has run nothing.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    Ok(child)
 }

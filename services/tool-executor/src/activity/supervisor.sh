@@ -1,17 +1,19 @@
-# Runs one command and outlives whoever started it. Arguments: folder of the activity, working folder, command, most open
-# files, largest file in blocks of 512 bytes (0: no limit). Everything it needs is a shell and mv.
+# Runs one command and outlives whoever started it. Arguments: folder of the activity, working folder, the command and its
+# arguments. Everything it needs is a shell, mkdir and mv. What it may use and touch was settled by whoever started it, and a
+# line on its input says that this is done: without that, nothing is run.
 umask 077
 # A handler, not "ignore": children must get the default action back.
 trap : TERM INT HUP QUIT
-ulimit -c 0 2>/dev/null
-ulimit -n "$4" 2>/dev/null
-[ "$5" = 0 ] || ulimit -f "$5" 2>/dev/null
-echo "$$" >"$1/pid.new" && mv -f "$1/pid.new" "$1/pid"
+read -r go && [ "$go" = go ] || exit 125
+here=$1 there=$2
+shift 2
+mkdir -p "$here/tmp"
+echo "$$" >"$here/pid.new" && mv -f "$here/pid.new" "$here/pid"
 (
   umask 022
-  cd "$2" || exit 126
-  exec sh -c "$3"
-) </dev/null >>"$1/out.log" 2>&1 &
+  cd "$there" || exit 126
+  exec "$@"
+) </dev/null >>"$here/out.log" 2>&1 &
 child=$!
 while :; do
   wait "$child"
@@ -19,4 +21,4 @@ while :; do
   # A signal to this shell ends the wait, not the command.
   [ "$status" -gt 128 ] && kill -0 "$child" 2>/dev/null || break
 done
-echo "$status" >"$1/exit.new" && mv -f "$1/exit.new" "$1/exit"
+echo "$status" >"$here/exit.new" && mv -f "$here/exit.new" "$here/exit"

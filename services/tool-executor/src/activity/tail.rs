@@ -10,9 +10,10 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{Notify, watch};
 
 use super::Activity;
-use super::files::{self, Files, Position};
+use super::files::{self, Caps, Files, Position};
 use super::processes;
 use super::publish::FramePublisher;
+use crate::secrets::Secrets;
 
 /// Bytes of a full frame.
 pub(super) const FRAME_BYTES: usize = 64 * 1024;
@@ -40,9 +41,10 @@ pub(super) struct Tail {
     gathering: Option<Instant>,
     position: Position,
     cap: u64,
+    secrets: Secrets,
     since: Instant,
     /// Tells the guard when there is too much output.
-    over_cap: watch::Sender<bool>,
+    beyond: watch::Sender<Option<&'static str>>,
     /// Rung when the supervisor has ended, if it is this process's child.
     exited: std::sync::Arc<Notify>,
     _lock: File,
@@ -53,9 +55,10 @@ pub(super) struct Follow {
     pub files: Files,
     pub activity: Activity,
     pub publisher: bus::Publisher,
+    pub secrets: Secrets,
     pub traceparent: String,
-    pub cap: u64,
-    pub over_cap: watch::Sender<bool>,
+    pub caps: Caps,
+    pub beyond: watch::Sender<Option<&'static str>>,
     pub exited: std::sync::Arc<Notify>,
     pub lock: File,
 }
@@ -72,7 +75,7 @@ impl Tail {
     /// Takes up where the last follower stopped: frames that it had cut and of which no confirmation is known are sent
     /// again as they were.
     pub async fn begin(follow: Follow) -> io::Result<Self> {
-        let Follow { files, activity, publisher, traceparent, cap, over_cap, exited, lock } = follow;
+        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, lock } = follow;
         let cut = files.frames();
         let acked = files.acked();
         let confirmed = cut.iter().take_while(|end| end.offset <= acked).count();
@@ -88,9 +91,10 @@ impl Tail {
             buffer: BytesMut::with_capacity(FRAME_BYTES),
             gathering: None,
             position,
-            cap,
+            cap: if caps.output == 0 { u64::MAX } else { caps.output },
+            secrets,
             since: Instant::now(),
-            over_cap,
+            beyond,
             exited,
             _lock: lock,
         };
@@ -104,6 +108,7 @@ impl Tail {
         let mut body = vec![0; usize::try_from(end.offset.saturating_sub(self.position.offset)).unwrap_or_default()];
         let output = self.open().await?.ok_or_else(|| io::Error::other("the output file is gone"))?;
         output.read_exact(&mut body).await?;
+        self.secrets.mask(&mut body);
         self.publisher.send(self.position, body.into()).await;
         self.position = end;
         Ok(())
@@ -155,7 +160,7 @@ impl Tail {
             .min(usize::try_from(self.cap.saturating_sub(read)).unwrap_or(FRAME_BYTES));
         if room == 0 {
             if read >= self.cap {
-                self.over_cap.send_replace(true);
+                self.beyond.send_if_modified(|told| told.is_none() && told.replace("output_cap").is_none());
             }
             return Ok(false);
         }
@@ -189,11 +194,17 @@ impl Tail {
     async fn cut_due(&mut self, all: bool) -> io::Result<()> {
         loop {
             let waited = self.gathering.map(|since| since.elapsed()).unwrap_or_default();
-            let length = cut(&self.buffer, waited, all);
+            let mut length = cut(&self.buffer, waited, all);
+            if !all {
+                // Each secret stands whole in one frame, so whoever sends a frame again hides the same.
+                length = self.secrets.safe_cut(&self.buffer, length);
+            }
             if length == 0 {
                 return Ok(());
             }
-            let body = self.buffer.split_to(length).freeze();
+            let mut body = self.buffer.split_to(length);
+            self.secrets.mask(&mut body);
+            let body = body.freeze();
             self.gathering = (!self.buffer.is_empty()).then(Instant::now);
             let end = behind(self.position, &body);
             // Noted before it is sent: whoever sends it again must cut it the same.

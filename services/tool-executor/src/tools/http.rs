@@ -2,7 +2,7 @@
 
 use kernel::agent::Allow;
 use kernel::excerpt;
-use kernel::tool::{HttpRequest, Probe};
+use kernel::tool::{HttpRequest, Probe, Redirects};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Map, Value};
@@ -45,7 +45,7 @@ pub(crate) struct Asked {
 
 /// Whether the operator or the agent's file named the host that a templated request goes to.
 pub(super) fn is_named(http: &HttpRequest, arguments: &Map<String, Value>, allow: &Allow) -> bool {
-    let places = Places { arguments, idempotency_key: "" };
+    let places = Places { arguments, idempotency_key: "", run: kernel::RunId(uuid::Uuid::nil()) };
     template::names_host(&http.url) || template::url(&http.url, places).is_ok_and(|url| is_allowed(&url, allow))
 }
 
@@ -98,7 +98,18 @@ pub(super) async fn plain(egress: &Egress, method: Method, invocation: Invocatio
         }
     };
     let allow_private = allows_private(&url, invocation.allow);
-    let request = Request { method, url, headers, body, timeout: invocation.timeout, allow_private };
+    let request = Request {
+        method,
+        url,
+        headers,
+        body,
+        timeout: invocation.timeout,
+        allow_private,
+        // The agent's file writes it out with its port, or it isn't reached.
+        spelled_out: allow_private,
+        redirects: Redirects::Same,
+        cap: None,
+    };
     content(egress.send(with_own_headers(request, invocation)?).await?)
 }
 
@@ -147,7 +158,29 @@ fn fill(http: &HttpRequest, secrets: &Secrets, invocation: Invocation<'_>) -> Re
     }
     let body = body.map(|body| body.to_string().into_bytes());
     let allow_private = http.allow_private || allows_private(&url, invocation.allow);
-    with_own_headers(Request { method, url, headers, body, timeout: invocation.timeout, allow_private }, invocation)
+    let request = Request {
+        method,
+        url,
+        headers,
+        body,
+        timeout: invocation.timeout,
+        allow_private,
+        spelled_out: template::names_host(&http.url),
+        redirects: http.redirects,
+        cap: http.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+    };
+    with_own_headers(request, invocation)
+}
+
+/// The host that a request goes to, as far as it is known before it is sent.
+pub(super) fn host(template: &str, arguments: &Map<String, Value>) -> Option<String> {
+    let places = Places { arguments, idempotency_key: "", run: kernel::RunId(uuid::Uuid::nil()) };
+    place(&template::url(template, places).ok()?)
+}
+
+/// `host:port` of a URL.
+pub(super) fn place(url: &str) -> Option<String> {
+    Some(egress::place(&egress::parse(url).ok()?).1)
 }
 
 fn has_body(method: &Method) -> bool {
@@ -182,9 +215,10 @@ fn content(response: Response) -> Result<Content, ToolError> {
     let happened = if status >= 500 || status == 408 { Happened::Perhaps } else { Happened::No };
     let said = excerpt(&String::from_utf8_lossy(&body), ERROR_BODY);
     let doubt = if happened == Happened::Perhaps { " (it may have been carried out all the same)" } else { "" };
+    let pause = retry_after.map(|pause| format!("; it asks to wait {} s", pause.as_secs())).unwrap_or_default();
     Err(ToolError {
         code: "http_status",
-        message: format!("HTTP {status}{doubt}\n\n{said}").trim_end().to_owned(),
+        message: format!("HTTP {status}{doubt}{pause}\n\n{said}").trim_end().to_owned(),
         trust: kernel::Trust::Untrusted,
         happened,
         again: passes.then(|| retry_after.unwrap_or_default()),

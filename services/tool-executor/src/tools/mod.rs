@@ -4,7 +4,7 @@ mod artifact;
 mod checkout;
 mod file;
 mod http;
-mod shell;
+mod process;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use engine::Reads;
 use kernel::agent::Allow;
-use kernel::tool::HttpRequest;
+use kernel::tool::{HttpRequest, ProcessRun};
 use kernel::{CallId, RunId, TenantId};
 use serde_json::{Map, Value};
 
-use crate::activity::ShellCommand;
+use crate::activity::ProcessCommand;
 use crate::artifacts::ArtifactClient;
 use crate::egress::Egress;
 use crate::outcome::{Content, ToolError};
@@ -25,7 +25,7 @@ use crate::template::Places;
 use crate::workspace::Workspaces;
 
 pub(crate) use http::{Asked, Finding};
-pub use shell::ShellOptions;
+pub(crate) use process::{ProcessOptions, cpu};
 
 /// The functions that tools may be, by the names that tool files use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +45,7 @@ pub(crate) enum Builtin {
 pub(crate) enum Means {
     Builtin(Builtin),
     Http(HttpRequest),
+    Process(ProcessRun),
 }
 
 /// One call, as far as its tool needs it.
@@ -79,7 +80,7 @@ pub(crate) struct Tools {
     pub file_cap: u64,
     pub artifacts: ArtifactClient,
     pub reads: Reads,
-    pub shell: ShellOptions,
+    pub process: ProcessOptions,
 }
 
 impl FromStr for Builtin {
@@ -104,10 +105,26 @@ impl Means {
     /// As policies name it.
     pub fn kind(&self) -> policy::ToolKind {
         match self {
-            Self::Builtin(Builtin::ShellRun) => policy::ToolKind::Process,
+            Self::Builtin(Builtin::ShellRun) | Self::Process(_) => policy::ToolKind::Process,
             Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) | Self::Http(_) => policy::ToolKind::Http,
             Self::Builtin(_) => policy::ToolKind::Builtin,
         }
+    }
+
+    /// Where a call goes, for the limits of a target: a host with its port.
+    pub fn host(&self, arguments: &Map<String, Value>) -> Option<String> {
+        match self {
+            Self::Http(http) => http::host(&http.url, arguments),
+            Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) => {
+                http::place(arguments.get("url").and_then(Value::as_str)?)
+            }
+            Self::Builtin(_) | Self::Process(_) => None,
+        }
+    }
+
+    /// Whether it may use the network, for a command.
+    pub fn network(&self) -> bool {
+        matches!(self, Self::Process(ProcessRun { network: true, .. }))
     }
 
     /// What a call with these arguments would touch.
@@ -120,8 +137,10 @@ impl Means {
                 Reach { named_host: Some(http::is_allowed(text("url"), allow)), ..none }
             }
             Self::Builtin(Builtin::ShellRun) => {
-                Reach { named_command: Some(shell::is_named(text("command"), allow)), ..none }
+                Reach { named_command: Some(process::is_named(text("command"), allow)), ..none }
             }
+            // Its tool's file does: arguments only fill the places that its author left.
+            Self::Process(_) => Reach { named_command: Some(true), ..none },
             Self::Builtin(Builtin::FileRead | Builtin::FileWrite) => {
                 Reach { in_workspace: Some(crate::workspace::is_inside(text("path"))), ..none }
             }
@@ -134,6 +153,10 @@ impl Means {
 impl Tools {
     /// Carries out one attempt of a call.
     pub async fn run(&self, means: &Means, invocation: Invocation<'_>) -> Result<Content, ToolError> {
+        self.attempt(means, invocation).await.map_err(|error| self.without_secrets(error))
+    }
+
+    async fn attempt(&self, means: &Means, invocation: Invocation<'_>) -> Result<Content, ToolError> {
         match means {
             Means::Http(http) => http::templated(&self.egress, &self.secrets, http, invocation).await,
             Means::Builtin(Builtin::HttpGet) => http::plain(&self.egress, reqwest::Method::GET, invocation).await,
@@ -155,26 +178,42 @@ impl Tools {
             }
             Means::Builtin(Builtin::ArtifactRead) => artifact::read(&self.artifacts, &self.reads, invocation).await,
             Means::Builtin(Builtin::Echo) => echo(invocation),
-            Means::Builtin(Builtin::ShellRun) => Err(ToolError::final_(
+            Means::Builtin(Builtin::ShellRun) | Means::Process(_) => Err(ToolError::final_(
                 "misconfigured",
-                "`shell.run` is an activity; its tool file must say `kind: activity`",
+                "a command goes on by itself; its tool file must say `kind: activity`",
             )),
         }
     }
 
     /// The command of an activity.
-    pub fn shell_command(&self, invocation: Invocation<'_>) -> Result<ShellCommand, ToolError> {
-        shell::command(&self.shell, &self.workspaces.of(invocation.run), invocation)
+    pub fn command(&self, means: &Means, invocation: Invocation<'_>) -> Result<ProcessCommand, ToolError> {
+        let workspace = self.workspaces.of(invocation.run);
+        let command = match means {
+            Means::Builtin(Builtin::ShellRun) => process::shell(&self.process, &workspace, invocation),
+            Means::Process(program) => process::program(&self.process, &workspace, &self.secrets, program, invocation),
+            Means::Builtin(_) | Means::Http(_) => Err(ToolError::final_(
+                "misconfigured",
+                "only a command goes on by itself; its file must say `kind: call`",
+            )),
+        };
+        command.map_err(|error| self.without_secrets(error))
+    }
+
+    /// What is said of a failure goes to the log, the model and the traces.
+    fn without_secrets(&self, error: ToolError) -> ToolError {
+        ToolError { message: self.secrets.redact(&error.message).into_owned(), ..error }
     }
 
     /// Asks whether a call has happened.
     pub async fn probe(&self, probe: &kernel::tool::Probe, invocation: Invocation<'_>) -> Result<Asked, ToolError> {
-        http::probe(&self.egress, &self.secrets, probe, invocation).await
+        let asked = http::probe(&self.egress, &self.secrets, probe, invocation).await;
+        asked.map_err(|error| self.without_secrets(error))
     }
 
     /// Whose request it is.
     pub fn places<'a>(invocation: Invocation<'a>) -> Places<'a> {
-        Places { arguments: invocation.arguments, idempotency_key: invocation.idempotency_key }
+        let Invocation { arguments, idempotency_key, run, .. } = invocation;
+        Places { arguments, idempotency_key, run }
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kernel::{CallId, RunId, Trust};
 use serde_json::json;
+use tool_executor::{Config, Confine};
 
 use crate::house::House;
 
@@ -76,7 +77,10 @@ async fn a_command_gets_a_clean_environment_in_its_own_folder() {
     let workspace = house.path("workspaces").join(run.to_string());
     let names: Vec<_> = output.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     for name in &names {
-        assert!(["ESC_CALL_ID", "HOME", "LANG", "PATH", "PWD", "TZ", "OLDPWD", "_"].contains(name), "{name} got in");
+        assert!(
+            ["ESC_CALL_ID", "HOME", "LANG", "PATH", "PWD", "TMPDIR", "TZ", "OLDPWD", "_"].contains(name),
+            "{name} got in"
+        );
     }
     assert!(output.contains(&format!("HOME={}\n", workspace.display())), "{output}");
     assert!(output.contains(&format!("\n{}\n", workspace.display())), "{output}");
@@ -116,7 +120,7 @@ async fn an_ending_run_takes_all_its_processes_along() {
 async fn a_flood_of_output_is_cut_off() {
     let command = "yes 0123456789";
     let house = house(command, "1m").await;
-    let executor = house.executor_with(tool_executor::Config { output_cap: 200_000, ..house.config() });
+    let executor = house.executor_with(Config { output_cap: 200_000, ..house.config() });
     let (_, call) = begin(&house, command).await;
     let (output, exit) = house.output(call).await;
     assert_eq!((output.len(), exit.bytes, exit.reason.as_str()), (200_000, 200_000, "output_cap"));
@@ -179,9 +183,116 @@ async fn processes_that_vanished_are_reported_lost() {
 #[tokio::test]
 async fn a_command_that_nobody_named_is_asked_about() {
     let house = house("echo fine", "1m").await;
-    let executor = house.executor();
+    let executor = house.executor_with(Config { confine: Confine::Off, ..house.config() });
     let (run, _) = begin(&house, "echo fine; rm -rf /").await;
     let asked = house.question(run, 1).await;
     assert!(asked.reasons[0].starts_with("ask-unconfined-process: "), "{:?}", asked.reasons);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_command_that_nobody_named_runs_where_it_can_touch_nothing() {
+    let house = house("nothing", "1m").await;
+    let outside = house.path("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("secret"), "s3cr3t").unwrap();
+    let executor = house.executor_with(Config { confine: Confine::Require, ..house.config() });
+    let other = house.path("workspaces").join(RunId::mint().to_string());
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(other.join("theirs"), "another run's").unwrap();
+    let command = format!(
+        "echo mine >own && cat own; mktemp >/dev/null && echo temporary; cat {out}/secret {other}/theirs; echo x >{out}/new; \
+         perl -MSocket -e 'socket(S, PF_INET, SOCK_STREAM, 0) or exit 1' && echo network; \
+         cat /etc/shadow >/dev/null && echo peeked; cat /proc/{me}/environ >/dev/null && echo peeked; echo over",
+        out = outside.display(),
+        other = other.display(),
+        me = std::process::id(),
+    );
+    let (run, call) = begin(&house, &command).await;
+    let (output, exit) = house.output(call).await;
+    let output = String::from_utf8(output).unwrap();
+    let said: Vec<_> =
+        output.lines().filter(|line| ["mine", "temporary", "network", "peeked", "over"].contains(line)).collect();
+    assert_eq!(said, ["mine", "temporary", "over"], "{output}");
+    assert!(
+        !output.contains("s3cr3t") && !output.contains("another run's") && !outside.join("new").exists(),
+        "{output}"
+    );
+    assert!(exit.is_success());
+    assert_eq!(house.count(run, "approval.requested").await, 0);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_command_that_multiplies_is_ended_with_all_that_came_of_it() {
+    // Each of them starts two that live on.
+    let command = "bomb() { sleep 0.1; bomb & bomb & wait; }; echo begun; bomb";
+    let house = house(command, "1m").await;
+    let executor = house.executor_with(Config { process_count: 100, ..house.config() });
+    let (_, call) = begin(&house, command).await;
+    let (output, exit) = house.output(call).await;
+    assert!(output.starts_with(b"begun\n"));
+    assert_eq!(exit.reason, "process_cap");
+    until(|| processes(call) == 0).await;
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_command_that_takes_too_much_memory_is_ended() {
+    let eat = "x=$(head -c 100000000 /dev/zero | tr '\\0' a); sleep 50";
+    let house = house(eat, "1m").await;
+    let executor = house.executor_with(Config { process_memory: 64 << 20, process_cpu_seconds: 20, ..house.config() });
+    let (_, call) = begin(&house, eat).await;
+    let (_, exit) = house.output(call).await;
+    assert_eq!(exit.reason, "memory_cap");
+    until(|| processes(call) == 0).await;
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn whatever_a_command_does_its_end_is_told_as_it_was() {
+    // By signal; without a word; with output that is closed early; with one line that never ends; with a child left behind.
+    let commands = [
+        ("kill -SEGV $$", (None, Some(11)), ""),
+        ("exit 42", (Some(42), None), ""),
+        ("exec >&- 2>&-; exit 5", (Some(5), None), ""),
+        ("head -c 300000 /dev/zero | tr '\\0' a", (Some(0), None), "a"),
+        ("sleep 1000 & echo left", (Some(0), None), "left\n"),
+        ("ulimit -t 1; while :; do :; done", (None, Some(9)), ""),
+    ];
+    let allow = json!({ "commands": commands.map(|(command, ..)| command) }).to_string();
+    let tool = "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: 20s\nconcurrency: { parallel: true }\n\
+                input: { type: object, properties: { command: { type: string } }, required: [command] }\nrun: { builtin: shell.run }\n";
+    let house = House::new(&[], &[("x.run", tool.to_owned())], &allow).await;
+    let executor = house.executor();
+    let calls: Vec<_> = commands
+        .iter()
+        .map(|(command, ..)| house.call("x.run", json!({ "command": command }), Trust::Untrusted))
+        .collect();
+    let ids: Vec<_> = calls.iter().map(|call| call.call_id).collect();
+    house.run(calls).await;
+    for ((command, end, begins), call) in commands.iter().zip(ids) {
+        let (output, exit) = house.output(call).await;
+        assert_eq!((exit.code, exit.signal, exit.reason.as_str()), (end.0, end.1, "exited"), "{command}");
+        assert!(output.starts_with(begins.as_bytes()), "{command}");
+        until(|| processes(call) == 0).await;
+    }
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_program_gets_its_arguments_whole() {
+    let tool = "name: x.say\ndescription: Says.\nkind: activity\neffect: write\ntimeout: 20s\n\
+                input: { type: object, additionalProperties: false, properties: { what: { type: string }, words: { type: array } } }\n\
+                run: { process: { command: [printf, --, \"[%s]\", \"{what}\", \"{words}\", \"{run_id}\"] } }\n";
+    let house = House::new(&[], &[("x.say", tool.to_owned())], "{}").await;
+    let executor = house.executor();
+    let arguments = json!({"what": "$(id); 'x' {words}", "words": ["a b", "-c"]});
+    let call = house.call("x.say", arguments, Trust::Untrusted);
+    let id = call.call_id;
+    let run = house.run(vec![call]).await;
+    let (output, exit) = house.output(id).await;
+    assert_eq!(String::from_utf8(output).unwrap(), format!("[$(id); 'x' {{words}}][a b][-c][{run}]"));
+    assert!(exit.is_success());
     house.close(vec![executor]).await;
 }

@@ -119,7 +119,17 @@ impl House {
 
     /// A run whose first turn asks for these calls.
     pub async fn run(&self, calls: Vec<CallRequest>) -> RunId {
+        self.prepared_run(calls, &[]).await
+    }
+
+    /// A run whose workspace has these files, and whose first turn asks for these calls.
+    pub async fn prepared_run(&self, calls: Vec<CallRequest>, files: &[(&str, &str)]) -> RunId {
         let run = RunId::mint();
+        for (name, content) in files {
+            let folder = self.path("workspaces").join(run.to_string());
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(name), content).unwrap();
+        }
         let created = RunCreated {
             tenant: TenantId::default(),
             agent: self.agent.clone(),
@@ -188,7 +198,8 @@ impl House {
             counts: Default::default(),
         };
         let conclude = ConcludeCall { call_id, exit, observation, duration_ms: 1 };
-        self.submit(Role::Observer, run, Command::ConcludeCall(Box::new(conclude)), "conclude").await;
+        let key = format!("conclude/{call_id}");
+        self.submit(Role::Observer, run, Command::ConcludeCall(Box::new(conclude)), &key).await;
     }
 
     /// Waits until `look` finds something in the events of the run.

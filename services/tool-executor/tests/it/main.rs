@@ -4,7 +4,10 @@
 
 mod activities;
 mod approvals;
+mod beside;
+mod canaries;
 mod doubt;
+mod drills;
 mod house;
 mod refusals;
 mod requests;

@@ -31,6 +31,8 @@ struct Shared {
     kept: Vec<(String, String)>,
     /// Requests by path.
     seen: Vec<(String, HeaderMap)>,
+    /// What to answer at some paths.
+    answers: HashMap<String, (StatusCode, String)>,
 }
 
 /// What becomes of an effect.
@@ -71,6 +73,12 @@ impl Server {
 
     pub fn plan(&self, plan: &[Plan]) {
         self.shared.lock().unwrap().plan = plan.to_vec();
+    }
+
+    /// Answers every request to a path with this from now on.
+    pub fn answer(&self, path: &str, status: u16, body: String) {
+        let status = StatusCode::from_u16(status).unwrap();
+        self.shared.lock().unwrap().answers.insert(path.to_owned(), (status, body));
     }
 
     pub fn asked(&self) -> Vec<String> {
@@ -151,17 +159,20 @@ async fn endless() -> Body {
     Body::from_stream(chunks)
 }
 
-/// What came, headers included.
-async fn echo(State(server): State<Server>, request: Request) -> Json<Value> {
+/// What came, headers included; or what was said to be answered there.
+async fn echo(State(server): State<Server>, request: Request) -> Response {
     let path = request.uri().path().to_owned();
-    server.shared.lock().unwrap().seen.push((path, request.headers().clone()));
+    server.shared.lock().unwrap().seen.push((path.clone(), request.headers().clone()));
+    if let Some(answer) = server.shared.lock().unwrap().answers.get(&path).cloned() {
+        return answer.into_response();
+    }
     let headers: Value = request
         .headers()
         .iter()
         .map(|(name, value)| (name.to_string(), Value::from(value.to_str().unwrap_or_default())))
         .collect::<serde_json::Map<_, _>>()
         .into();
-    Json(json!({ "uri": request.uri().to_string(), "headers": headers }))
+    Json(json!({ "uri": request.uri().to_string(), "headers": headers })).into_response()
 }
 
 /// As the artifact service does it.

@@ -1,7 +1,8 @@
 //! What reads well in a tool file and cannot be.
 
 use kernel::tool::{
-    CallKind, Concurrency, Effect, FollowUp, HttpRequest, Permissions, Probe, Retry, Status, ToolRun, ToolSpec,
+    CallKind, Concurrency, Effect, FollowUp, HttpRequest, Permissions, Probe, ProcessRun, Retry, Status, ToolRun,
+    ToolSpec,
 };
 use serde_json::{Map, Value};
 
@@ -23,6 +24,9 @@ pub(super) fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
     }
     if spec.timeout.as_millis() == 0 {
         return Some(Problem::new("timeout", "`timeout` must be longer than 0"));
+    }
+    if matches!(spec.run, ToolRun::Process(_)) && spec.kind != CallKind::Activity {
+        return Some(Problem::new("process", "a `process` goes on by itself: say `kind: activity`"));
     }
     let places = Places::of(&spec.input);
     spec.retry
@@ -105,8 +109,44 @@ fn permissions_problem(permissions: &Permissions) -> Option<Problem<'_>> {
 fn run_problem<'a>(run: &'a ToolRun, places: &Places<'_>) -> Option<Problem<'a>> {
     match run {
         ToolRun::Http(request) => request_problem(request, places),
+        ToolRun::Process(process) => process_problem(process, places),
         ToolRun::Builtin(_) => None,
     }
+}
+
+fn process_problem<'a>(process: &'a ProcessRun, places: &Places<'_>) -> Option<Problem<'a>> {
+    let Some(program) = process.command.first().filter(|program| !program.trim().is_empty()) else {
+        return Some(Problem::new(
+            "command",
+            "`command` is empty: it is the program, then its arguments, each by itself",
+        ));
+    };
+    if self::places(program).next().is_some() {
+        return Some(Problem::new(program, "the first of `command` is the program, which no argument may choose"));
+    }
+    if let Some(name) = process.env.keys().find(|name| !is_variable(name)) {
+        return Some(Problem::new(
+            name,
+            format!("`{name}` in `env` must be letters, digits and `_`, and not begin with a digit"),
+        ));
+    }
+    if let Some(path) = process.read.iter().find(|path| !path.starts_with('/')) {
+        return Some(Problem::new(
+            path,
+            "`read` holds absolute paths outside the workspace; the workspace is open anyway",
+        ));
+    }
+    if process.limits.processes == Some(0) {
+        return Some(Problem::new("processes", "`processes` must be 1 or more: with 0 nothing could ever run"));
+    }
+    let templates = process.command.iter().chain(&process.cwd).chain(process.env.values());
+    templates.map(String::as_str).find_map(|template| places.unfilled(template))
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 fn probe_problem<'a>(probe: &'a Probe, places: &Places<'_>) -> Option<Problem<'a>> {

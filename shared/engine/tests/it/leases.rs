@@ -64,3 +64,17 @@ async fn an_emptied_redis_does_not_take_a_lease_but_somebody_else_does() {
     assert_eq!(holder, "observer-b/token", "what is lost is not given up for the new holder");
     stack.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_for_something_is_taken_over_by_whoever_works_for_it() {
+    let stack = TestStack::new().await.unwrap();
+    let leases = stack.engine(Role::ToolExecutor).await.unwrap().leases();
+    let first = leases.acquire_for("lock/a", "call-1", LONG).await.unwrap().unwrap();
+    assert!(leases.acquire_for("lock/a", "call-2", LONG).await.unwrap().is_none());
+    assert!(leases.acquire("lock/a", "call-1", LONG).await.unwrap().is_none());
+    let second = leases.acquire_for("lock/a", "call-1", LONG).await.unwrap().unwrap();
+    second.release().await;
+    leases.acquire_for("lock/a", "call-2", LONG).await.unwrap().unwrap().release().await;
+    first.release().await;
+    stack.close().await.unwrap();
+}

@@ -1,0 +1,211 @@
+//! Commands: those that a model writes (`shell.run`), and programs that a tool file names.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kernel::agent::Allow;
+use kernel::tool::{ProcessLimits, ProcessRun};
+use serde_json::Value;
+
+use super::{Invocation, Tools, required, text};
+use crate::activity::{Caps, PerProcess, ProcessCommand};
+use crate::confine::Confinement;
+use crate::outcome::ToolError;
+use crate::secrets::Secrets;
+use crate::template::{self, Places};
+use crate::workspace::Workspace;
+
+/// Where commands are looked for if the executor has no `PATH` itself.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// What every command gets.
+#[derive(Clone, Debug)]
+pub(crate) struct ProcessOptions {
+    /// The environment beside `HOME`, which is the workspace.
+    pub env: BTreeMap<String, String>,
+    /// For each process.
+    pub limits: PerProcess,
+    /// For a command as a whole.
+    pub caps: Caps,
+    pub confinement: Confinement,
+}
+
+impl ProcessOptions {
+    /// The environment of commands: `PATH`, `LANG`, and of the executor's own what `pass` names.
+    pub fn env(pass: &[String]) -> BTreeMap<String, String> {
+        let own = |name: &str| std::env::var(name).ok();
+        let mut env: BTreeMap<_, _> = pass.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
+        env.insert("PATH".to_owned(), own("PATH").unwrap_or_else(|| PATH.to_owned()));
+        env.insert("LANG".to_owned(), "C.UTF-8".to_owned());
+        env
+    }
+
+    fn limited(&self, limits: &ProcessLimits) -> (PerProcess, Caps) {
+        let per_process = PerProcess { cpu: limits.cpu.map(|cpu| cpu.std()).or(self.limits.cpu), ..self.limits };
+        let caps = Caps {
+            // A tool may be held shorter than the executor is configured, never longer.
+            output: limits.output.map_or(self.caps.output, |output| output.min(self.caps.output)),
+            processes: limits.processes.map_or(self.caps.processes, u64::from),
+            memory: limits.memory.unwrap_or(self.caps.memory),
+        };
+        (per_process, caps)
+    }
+}
+
+/// The command of `shell.run`: `command`, in `cwd` within the workspace.
+pub(super) fn shell(
+    options: &ProcessOptions,
+    workspace: &Workspace,
+    invocation: Invocation<'_>,
+) -> Result<ProcessCommand, ToolError> {
+    let command = required(invocation, "command")?;
+    let arguments = vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_owned()];
+    let cwd = text(invocation, "cwd").unwrap_or_default();
+    assemble(options, workspace, arguments, cwd, Declared::default())
+}
+
+/// The program that a tool file names, with its places filled.
+pub(super) fn program(
+    options: &ProcessOptions,
+    workspace: &Workspace,
+    secrets: &Secrets,
+    process: &ProcessRun,
+    invocation: Invocation<'_>,
+) -> Result<ProcessCommand, ToolError> {
+    let places = Tools::places(invocation);
+    let arguments = arguments(&process.command, places)?;
+    let cwd = process.cwd.as_deref().map(|cwd| template::text(cwd, places)).unwrap_or_default();
+    let mut env = BTreeMap::new();
+    for (name, value) in &process.env {
+        env.insert(name.clone(), template::with_secrets(value, places, secrets)?.text);
+    }
+    let declared = Declared { env, read: &process.read, network: process.network, limits: process.limits };
+    assemble(options, workspace, arguments, &cwd, declared)
+}
+
+/// What a tool file says about its command.
+#[derive(Default)]
+struct Declared<'a> {
+    env: BTreeMap<String, String>,
+    read: &'a [String],
+    network: bool,
+    limits: ProcessLimits,
+}
+
+fn assemble(
+    options: &ProcessOptions,
+    workspace: &Workspace,
+    arguments: Vec<String>,
+    cwd: &str,
+    declared: Declared<'_>,
+) -> Result<ProcessCommand, ToolError> {
+    if arguments.iter().chain(declared.env.values()).any(|argument| argument.contains('\0')) {
+        return Err(ToolError::final_("invalid_arguments", "a command can't hold a NUL"));
+    }
+    workspace.ensure().map_err(|error| ToolError::final_("io", format!("the workspace can't be made: {error}")))?;
+    // Absolute ones, since the command is started elsewhere, and without links, since that is how the system checks them.
+    let whole = |path: PathBuf| path.canonicalize().map_err(|error| ToolError::final_("io", error.to_string()));
+    let root = whole(workspace.root().to_owned())?;
+    let cwd = whole(workspace.folder(cwd)?)?;
+    let mut env = options.env.clone();
+    env.insert("HOME".to_owned(), root.display().to_string());
+    env.extend(declared.env);
+    let (limits, caps) = options.limited(&declared.limits);
+    let bounds = options.confinement.bounds(&root, declared.read, declared.network);
+    Ok(ProcessCommand { arguments, cwd, env, bounds, limits, caps })
+}
+
+/// The arguments with their places filled. One that is a place as a whole takes a list as several arguments, and is left out
+/// if nothing fills it. None becomes an option that the tool's author did not write.
+fn arguments(templates: &[String], places: Places<'_>) -> Result<Vec<String>, ToolError> {
+    let mut filled: Vec<String> = Vec::with_capacity(templates.len());
+    for argument in templates {
+        let values = match template::whole_place(argument, places) {
+            Some(Value::Array(items)) => items.iter().map(template::plain).collect(),
+            Some(Value::Null) => Vec::new(),
+            Some(value) => vec![template::plain(&value)],
+            None => vec![template::text(argument, places)],
+        };
+        let may_be_option = argument.starts_with('-') || filled.iter().any(|before| before == "--");
+        if let Some(option) = values.iter().find(|value| value.starts_with('-') && !may_be_option) {
+            let option: String = option.chars().take(100).collect();
+            let words = format!("`{option}`, for `{argument}`, begins with `-`, and would be an option of the program");
+            return Err(ToolError::final_("invalid_arguments", words));
+        }
+        filled.extend(values);
+    }
+    Ok(filled)
+}
+
+/// Whether the agent's file names the command: word for word, or by its begin if the rest is free of shell syntax.
+pub(super) fn is_named(command: &str, allow: &Allow) -> bool {
+    let command = command.trim();
+    allow.commands.iter().map(|named| named.trim()).any(|named| match named.strip_suffix('*') {
+        None => command == named,
+        Some(begin) => command.strip_prefix(begin).is_some_and(|rest| rest.chars().all(is_plain)),
+    })
+}
+
+/// What a shell takes as it stands.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, ' ' | '-' | '_' | '.' | '/' | ':' | '=' | ',' | '@' | '+' | '%')
+}
+
+/// Processor time as it is configured: 0 is no limit.
+pub(crate) fn cpu(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::RunId;
+    use serde_json::json;
+
+    use super::*;
+
+    fn named(command: &str, commands: &[&str]) -> bool {
+        let commands = commands.iter().map(|command| (*command).to_owned()).collect();
+        is_named(command, &Allow { commands, ..Allow::default() })
+    }
+
+    #[test]
+    fn commands_are_named_word_for_word_or_by_their_begin() {
+        assert!(named("cargo test", &["cargo test"]));
+        assert!(named(" cargo test --lib foo::bar ", &["cargo test*"]));
+        assert!(!named("cargo tests", &["cargo test"]));
+        assert!(!named("cargo test", &[]));
+        for rest in
+            ["; rm -rf /", " && curl x", " $(id)", " `id`", " > x", " | sh", "\nid", " ~/x", " *", " 'x'", " \\x"]
+        {
+            assert!(!named(&format!("cargo test{rest}"), &["cargo test*"]), "{rest}");
+        }
+        // What the operator wrote out may use what it likes.
+        assert!(named("make && ./run > log", &["make && ./run > log"]));
+    }
+
+    fn fill(templates: &[&str], given: Value) -> Result<Vec<String>, ToolError> {
+        let given = given.as_object().unwrap().clone();
+        let templates: Vec<_> = templates.iter().map(|template| (*template).to_owned()).collect();
+        arguments(&templates, Places { arguments: &given, idempotency_key: "k", run: RunId::mint() })
+    }
+
+    #[test]
+    fn a_place_fills_one_argument_whatever_is_in_it() {
+        let filled = fill(&["git", "show", "--format={f}", "{ref}"], json!({"f": "a b;c", "ref": "main $(id) 'x'"}));
+        assert_eq!(filled.unwrap(), ["git", "show", "--format=a b;c", "main $(id) 'x'"]);
+        let filled = fill(&["wc", "{files}", "{gone}"], json!({"files": ["a", 1, "c d"]}));
+        assert_eq!(filled.unwrap(), ["wc", "a", "1", "c d"]);
+    }
+
+    #[test]
+    fn no_argument_becomes_an_option_by_what_fills_it() {
+        for given in [json!({"ref": "--upload-pack=x"}), json!({"ref": ["a", "-x"]})] {
+            let error = fill(&["git", "fetch", "{ref}"], given.clone()).unwrap_err();
+            assert_eq!(error.code, "invalid_arguments");
+            assert!(error.message.contains("would be an option"), "{error}");
+            assert!(fill(&["git", "fetch", "--", "{ref}"], given).is_ok());
+        }
+        assert!(fill(&["x", "-n{n}"], json!({"n": "-5"})).is_ok(), "its author wrote the option");
+    }
+}
