@@ -4,7 +4,7 @@ use kernel::{
     ApprovalId, Block, CallId, RunState, Timestamp, TurnId,
     agent::AgentSpec,
     budget::Usage,
-    call::{Approval, Binding, CallRequest},
+    call::{Approval, Binding, CallRequest, Compensation},
     command::{EndRequest, TurnOutcome},
     units,
 };
@@ -167,6 +167,10 @@ impl Gathered<'_> {
             idempotent: tool.spec.idempotent,
             schema_digest: tool.digest.clone(),
             trust: reading.slice.trust,
+            compensation: match tool.spec.compensate {
+                Some(_) => Compensation::Declared,
+                None => Compensation::None,
+            },
             timeout: tool.spec.timeout,
         });
     }

@@ -24,6 +24,12 @@ pub struct Config {
     pub reap_seconds: u64,
     /// Seconds for which an open turn or a requested call may be nobody's before it is rung for again.
     pub neglect_seconds: u64,
+    /// Seconds between two looks at what is waited for outside, at least: just after it began, and just before its deadline.
+    pub reconcile_shortest_seconds: u64,
+    /// Seconds between two looks at most: in steady state.
+    pub reconcile_longest_seconds: u64,
+    /// The pause between two looks in percent of the time since it began.
+    pub reconcile_share_percent: u32,
     /// Runs of one tenant that may be under way at once; 0 is no limit. As in ingress, which queues the others.
     pub max_running: u32,
     /// Days for which handled deliveries are remembered.
@@ -46,6 +52,9 @@ impl Default for Config {
             sweep_after_seconds: 5,
             reap_seconds: 5,
             neglect_seconds: 15,
+            reconcile_shortest_seconds: 5,
+            reconcile_longest_seconds: 900,
+            reconcile_share_percent: 20,
             max_running: 0,
             inbox_days: 7,
             retain_external_days: 30,
@@ -72,6 +81,14 @@ impl Config {
 
     pub(crate) fn reap_every(&self) -> Duration {
         Duration::from_secs(self.reap_seconds.max(1))
+    }
+
+    pub(crate) fn pace(&self) -> engine::Pace {
+        engine::Pace {
+            shortest: Duration::from_secs(self.reconcile_shortest_seconds),
+            longest: Duration::from_secs(self.reconcile_longest_seconds),
+            share: f64::from(self.reconcile_share_percent) / 100.0,
+        }
     }
 
     pub(crate) fn neglect(&self) -> Duration {

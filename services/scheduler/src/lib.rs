@@ -9,6 +9,7 @@
 //! | when and how timers fire | `timers.rs` |
 //! | what a crash left unpublished | `outbox.rs` |
 //! | what is rung for again | `reaper.rs` |
+//! | what is asked about outside | `reconcile.rs` |
 //! | when queued runs begin | `admission.rs` |
 //! | what is forgotten | `retention.rs` |
 
@@ -17,6 +18,7 @@ mod config;
 mod leader;
 mod outbox;
 mod reaper;
+mod reconcile;
 mod retention;
 mod timers;
 
@@ -64,12 +66,14 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let timers = timers::Timers::new(&engine, ctx.tracer.clone(), config);
     let outbox = outbox::Sweeper::new(&engine, config.sweep_after());
     let reaper = reaper::Reaper::new(&engine, config.reap_every(), config.neglect());
+    let reconciler = reconcile::Reconciler::new(&engine, config.reap_every(), config.pace());
     let admission = admission::Admission::new(&engine, ctx.tracer.clone(), config.max_running);
     let retention = retention::Retention::new(&engine, config.ages());
     futures::join!(
         timers.run(bells, stop.clone()),
         outbox.run(&leader, stop.clone()),
         reaper.run(&leader, stop.clone()),
+        reconciler.run(&leader, stop.clone()),
         admission.run(&leader, queued, stop.clone()),
         retention.run(&leader, stop.clone()),
         leader.keep(stop.clone()),

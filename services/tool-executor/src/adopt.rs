@@ -52,6 +52,7 @@ async fn take_up(
 ) -> Result<bool, EngineError> {
     let live =
         |call: &kernel::call::Call| call.status == CallStatus::Started && call.request.kind == CallKind::Activity;
+    let is_remote = |tool: &str| dispatcher.pipeline.registry.now(tool).is_some_and(|tool| tool.is_remote());
     let Some(state) = dispatcher.engine.load(run).await? else { return Ok(true) };
     if activities.follows(call_id) || !state.calls.get(&call_id).is_some_and(live) {
         return Ok(true);
@@ -61,6 +62,12 @@ async fn take_up(
     let Some(lease) = acquired else { return Ok(false) };
     let Some(state) = dispatcher.engine.load(run).await? else { return Ok(true) };
     let Some(call) = state.calls.get(&call_id).filter(|call| live(call)) else { return Ok(true) };
+    if is_remote(&call.request.tool) {
+        let task = dispatcher.task_of(state.clone(), call.clone());
+        let held = dispatcher.retake(&state, call).await;
+        dispatcher.follow_elsewhere(&task, &mut Some(lease), held).await?;
+        return Ok(true);
+    }
     let root =
         service::TraceContext { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled: state.sampled };
     let held = dispatcher.retake(&state, call).await;

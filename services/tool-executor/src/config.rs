@@ -51,13 +51,46 @@ pub struct Config {
     /// Absolute paths that every confined command may read and run programs of, beside the system's own and the folders of
     /// `PATH`: such as those of a language's tools.
     pub process_read: Vec<PathBuf>,
+    /// Milliseconds between two questions about what goes on elsewhere, at least: after its start, a change, or an error, and
+    /// near its deadline.
+    pub poll_shortest_ms: u64,
+    /// Seconds between two such questions at most: in steady state.
+    pub poll_longest_seconds: u64,
+    /// The pause in percent of the time since then.
+    pub poll_share_percent: u32,
     /// Seconds after which the calls of an executor that died may be taken up by another.
     pub lease_seconds: u64,
+    /// How often a tool, a target or a tenant is served over all executors: `tool:NAME=COUNT/TIME`, such as
+    /// `target:api.example.com:443=60/1m` or `tenant:*=1000/1m` (`*`: each by itself). What is above waits in line.
+    pub rate_limits: Vec<String>,
+    /// Failures in a row after which a target is left alone for a while; 0 is never.
+    pub breaker_failures: u32,
+    /// Milliseconds for which it is left alone the first time; twice as long each time after.
+    pub breaker_first_ms: u64,
+    /// Milliseconds for which it is left alone at most.
+    pub breaker_most_ms: u64,
     /// Seconds for which the outcome of a call in doubt is asked for; after that it counts as unknown.
     pub doubt_seconds: u64,
 }
 
 impl Config {
+    pub(crate) fn breaker(&self) -> engine::BreakerOptions {
+        engine::BreakerOptions {
+            threshold: self.breaker_failures,
+            first: Duration::from_millis(self.breaker_first_ms.max(1)),
+            most: Duration::from_millis(self.breaker_most_ms.max(self.breaker_first_ms)),
+            ..engine::BreakerOptions::default()
+        }
+    }
+
+    pub(crate) fn pace(&self) -> engine::Pace {
+        engine::Pace {
+            shortest: Duration::from_millis(self.poll_shortest_ms),
+            longest: Duration::from_secs(self.poll_longest_seconds),
+            share: f64::from(self.poll_share_percent) / 100.0,
+        }
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_secs(self.lease_seconds.max(1))
     }
@@ -84,7 +117,14 @@ impl Default for Config {
             process_count: 1024,
             confine: Confine::Auto,
             process_read: Vec::new(),
+            poll_shortest_ms: 1000,
+            poll_longest_seconds: 120,
+            poll_share_percent: 20,
             lease_seconds: 5,
+            rate_limits: Vec::new(),
+            breaker_failures: 5,
+            breaker_first_ms: 2000,
+            breaker_most_ms: 120_000,
             doubt_seconds: 900,
         }
     }

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bus::{Delivery, HandlerResult, Outcome};
-use engine::{Engine, Lease, SubmitError};
+use engine::{Engine, Lease, Pace, SubmitError};
 use futures::future::join_all;
+use jiff::Timestamp;
 use kernel::call::{Approval, Call, CallFailure, CallStatus};
 use kernel::command::{Command, DenyCall, FailCall, StartCall};
 use kernel::tool::CallKind;
@@ -19,6 +20,7 @@ use service::Tracer;
 use crate::activity::{Activities, Activity};
 use crate::beside::{self, Entry, Held, Locks};
 use crate::doorbell::Doorbell;
+use crate::limits::Limits;
 use crate::pipeline::{Pipeline, Ready, Verdict};
 use crate::registry::Refusal;
 use crate::results::Results;
@@ -40,12 +42,15 @@ pub(crate) struct Dispatcher {
     pub pipeline: Pipeline,
     pub tools: Tools,
     pub results: Results,
+    pub limits: Limits,
     pub activities: Activities,
     pub locks: Locks,
     pub tracer: Tracer,
     /// This process, among its like.
     pub instance: String,
     pub lease: Duration,
+    /// How often what goes on elsewhere is asked about.
+    pub pace: Pace,
     /// How long a call in doubt is asked about.
     pub doubt: Duration,
     /// Calls that this process works on.
@@ -84,6 +89,12 @@ impl Dispatcher {
             Ok(bell) => bell,
             Err(reason) => return Ok(Outcome::dead(reason)),
         };
+        match bell.wait() {
+            // Most waits can't be asked about, and are nothing to an executor.
+            Some((_, false)) => return Ok(Outcome::Ack),
+            Some((wait, true)) => return self.verify(&bell, wait).await.or_else(settle_error),
+            None => {}
+        }
         let loaded = match bell.seq {
             Some(seq) => {
                 let rang = |state: &RunState| bell.calls(state).iter().any(|call| state.calls.contains_key(call));
@@ -98,6 +109,12 @@ impl Dispatcher {
         };
         let calls = bell.calls(&state);
         let outcomes = join_all(calls.into_iter().map(|call| self.take(&bell, &state, call))).await;
+        // What ended just now may have been the last thing that was in the way.
+        if bell.is_about_ending(&state)
+            && let Err(error) = self.compensate(bell.run, bell.seq).await
+        {
+            return settle_error(error);
+        }
         // One message, one answer: what asks to be tried again wins.
         let mut answer = Outcome::Ack;
         for outcome in outcomes {
@@ -112,7 +129,7 @@ impl Dispatcher {
     /// Works on one call until there is nothing more to do about it now.
     async fn take(&self, bell: &Doorbell, state: &Arc<RunState>, call_id: CallId) -> Result<Outcome, SubmitError> {
         let Some(call) = state.calls.get(&call_id) else { return Ok(Outcome::Ack) };
-        if is_instant(call) && is_open(call) && !state.paused {
+        if is_instant(call) && is_open(call) && call.put_off.is_none() && !state.paused {
             let task = self.task(state.clone(), call.clone(), bell);
             if let Next::Done(outcome) = self.dispatch(&task, &mut None).await? {
                 return Ok(outcome);
@@ -140,8 +157,10 @@ impl Dispatcher {
             let Some(state) = self.engine.load(bell.run).await? else { return Ok(Outcome::Ack) };
             let Some(call) = state.calls.get(&call_id).cloned() else { return Ok(Outcome::Ack) };
             // Its doorbell rings again when it is approved or the run is resumed; an ending run has cancelled it.
-            let held_back = state.paused || state.ending.is_some();
-            if call.status == CallStatus::AwaitingApproval || (is_open(&call) && held_back) {
+            let held_back = (state.paused || state.ending.is_some()) && !call.request.is_compensation();
+            // Its timer rings when its time comes.
+            let too_soon = call.put_off.is_some_and(|put_off| put_off.until > Timestamp::now());
+            if call.status == CallStatus::AwaitingApproval || (is_open(&call) && held_back) || too_soon {
                 return Ok(Outcome::Ack);
             }
             let task = self.task(state, call, bell);
@@ -167,12 +186,10 @@ impl Dispatcher {
                     Ok(held) => held,
                     Err(blocked) => return Ok(blocked),
                 };
-                if ready.tool.spec.kind == CallKind::Activity {
+                if task.call.request.kind == CallKind::Activity && !ready.tool.is_remote() {
                     return self.start_activity(task, &ready, lease, held).await;
                 }
-                let next = self.carry_out(task, &ready).await;
-                held.release().await;
-                next
+                self.carry_out(task, &ready, lease, held).await
             }
         }
     }
@@ -201,7 +218,7 @@ impl Dispatcher {
         self.locks.retake(&state.tenant, call.request.call_id, &tool.needs(state.run_id, &arguments, host)).await
     }
 
-    async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Next, SubmitError> {
+    pub async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Next, SubmitError> {
         let Refusal { code, words } = refusal;
         task.ended("denied", Some((code, &words)));
         let call_id = task.id();
@@ -288,7 +305,13 @@ impl Dispatcher {
             self.engine.submit_on(&task.state, command, key, cause)
         };
         match bus::retry::when(policy.within(RECORD_WITHIN), SubmitError::is_transient, submit).await {
-            Ok(_) => Ok(Next::ACK),
+            Ok(committed) => {
+                // It may have been the last thing that was in the way of undoing.
+                if committed.state.to_compensate().is_some() {
+                    self.compensate(committed.state.run_id, task.seq()).await?;
+                }
+                Ok(Next::ACK)
+            }
             Err(SubmitError::Rejected(rejection)) => {
                 let (call, command) = (task.id(), command.name());
                 tracing::info!(%call, command, code = rejection.code(), "came too late");
@@ -300,6 +323,11 @@ impl Dispatcher {
 
     pub fn task(&self, state: Arc<RunState>, call: Call, bell: &Doorbell) -> Task {
         Task::new(&self.tracer, state, call, bell.seq, bell.traceparent.as_deref())
+    }
+
+    /// A call that nobody rang for.
+    pub fn task_of(&self, state: Arc<RunState>, call: Call) -> Task {
+        Task::new(&self.tracer, state, call, None, None)
     }
 
     fn claim(&self, call: CallId) -> Option<Claim<'_>> {

@@ -1,7 +1,7 @@
 //! What a message says: which run to look at, and which call rang.
 
 use bus::{Delivery, Subject};
-use kernel::{ApprovalId, CallId, RunId, RunState, Seq};
+use kernel::{ApprovalId, CallId, RunId, RunState, Seq, WaitId};
 use serde_json::Value;
 
 /// A message, as far as it is believed.
@@ -19,6 +19,8 @@ pub(crate) struct Doorbell {
 enum Named {
     Call(CallId),
     Approval(ApprovalId),
+    /// A wait, and whether anything of it can be asked about.
+    Wait(WaitId, bool),
     /// The run as a whole.
     Nothing,
 }
@@ -35,6 +37,19 @@ impl Doorbell {
         Ok(Self { run, seq, traceparent, named: named(&delivery.payload) })
     }
 
+    /// The wait that it is about, and whether anything of that can be asked about.
+    pub fn wait(&self) -> Option<(WaitId, bool)> {
+        match self.named {
+            Named::Wait(wait, verifiable) => Some((wait, verifiable)),
+            _ => None,
+        }
+    }
+
+    /// Whether the run may have to undo something now. A bell that names no call may tell of the ending itself.
+    pub fn is_about_ending(&self, state: &RunState) -> bool {
+        self.named == Named::Nothing || state.ending.is_some()
+    }
+
     /// The calls of the run that it is about.
     pub fn calls(&self, state: &RunState) -> Vec<CallId> {
         match self.named {
@@ -43,6 +58,7 @@ impl Doorbell {
                 let of = state.calls.values().find(|call| call.approval_id == Some(approval));
                 of.map(|call| call.request.call_id).into_iter().collect()
             }
+            Named::Wait(..) => Vec::new(),
             Named::Nothing => state.calls.keys().copied().collect(),
         }
     }
@@ -57,9 +73,17 @@ fn named(payload: &[u8]) -> Named {
         Named::Call(call)
     } else if let Some(approval) = id(&data["approval_id"]) {
         Named::Approval(approval)
+    } else if let Some(wait) = id(&data["wait"]["wait_id"]) {
+        Named::Wait(wait, is_verifiable(&data["wait"]["on"]))
     } else {
         Named::Nothing
     }
+}
+
+/// Whether a condition among these names a way to verify it.
+fn is_verifiable(on: &Value) -> bool {
+    let any = |of: &Value| of.as_array().is_some_and(|of| of.iter().any(is_verifiable));
+    any(&on["any"]) || any(&on["all"]) || on["on"]["condition"]["verify"].is_object()
 }
 
 #[cfg(test)]
@@ -76,5 +100,22 @@ mod tests {
         assert_eq!(read(json!({"approval_id": approval, "by": "ann"})), Named::Approval(approval));
         assert_eq!(read(json!({"by": "ann"})), Named::Nothing);
         assert_eq!(named(b"\xff not json"), Named::Nothing);
+        let pattern = |verify: Option<kernel::wait::Verify>| {
+            let condition = kernel::wait::Condition::External(kernel::wait::ExternalPattern {
+                source: "forge".into(),
+                event_type: "forge.merged".into(),
+                subject: String::new(),
+                filter: None,
+                exclusive: false,
+                verify: verify.map(Box::new),
+            });
+            kernel::wait::WaitExpr::Any(vec![kernel::wait::WaitExpr::All(vec![condition.into()])])
+        };
+        let wait = WaitId::derive(kernel::RunId::mint(), "w");
+        let verify =
+            kernel::wait::Verify { tool: "forge.look".into(), arguments: Value::Null, when: "data.merged".into() };
+        let told = |on: kernel::wait::WaitExpr| read(json!({"wait": {"wait_id": wait, "on": on}}));
+        assert_eq!(told(pattern(Some(verify))), Named::Wait(wait, true));
+        assert_eq!(told(pattern(None)), Named::Wait(wait, false));
     }
 }

@@ -10,22 +10,29 @@
 //! | what is done about a call | `dispatch.rs`, `perform.rs` |
 //! | what a call has to pass | `pipeline.rs`, `registry.rs`, `schema.rs` |
 //! | what may run beside what | `beside.rs` |
+//! | how often and when it is tried | `perform.rs`, `limits.rs` |
 //! | what happens after a crash | `recover.rs`, `adopt.rs` |
+//! | what is asked about while a run waits | `verify.rs` |
+//! | what is undone when a run fails | `compensate.rs` |
 //! | a tool | `tools/` |
 //! | how HTTP goes out | `egress.rs`, `template.rs`, `secrets.rs` |
 //! | how commands run and are followed | `activity/` |
 //! | what commands may touch | `confine.rs` |
+//! | what goes on elsewhere and is asked about | `elsewhere.rs`, `activity/remote.rs` |
 //! | what a result looks like | `results.rs`, `outcome.rs` |
 
 mod activity;
 mod adopt;
 mod artifacts;
 mod beside;
+mod compensate;
 mod config;
 mod confine;
 mod dispatch;
 mod doorbell;
 mod egress;
+mod elsewhere;
+mod limits;
 mod outcome;
 mod perform;
 mod pipeline;
@@ -37,6 +44,7 @@ mod secrets;
 mod task;
 mod template;
 mod tools;
+mod verify;
 mod workspace;
 
 use std::sync::Arc;
@@ -55,6 +63,7 @@ use beside::Locks;
 use confine::Confinement;
 use dispatch::Dispatcher;
 use egress::{Egress, EgressError};
+use limits::Limits;
 use pipeline::Pipeline;
 use registry::Registry;
 use results::Results;
@@ -85,6 +94,9 @@ pub enum Error {
     /// A tool file is wrong.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// A setting makes no sense.
+    #[error(transparent)]
+    Config(#[from] service::ConfigError),
     /// A policy is wrong.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -227,11 +239,13 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
             process,
         },
         results: Results::new(artifacts, secrets),
+        limits: Limits::new(engine.limiter(), &config.rate_limits, config.breaker())?,
         activities,
         locks: Locks::new(engine.leases(), config.lease()),
         tracer: ctx.tracer.clone(),
         instance,
         lease: config.lease(),
+        pace: config.pace(),
         doubt: Duration::from_secs(config.doubt_seconds),
         claimed: Default::default(),
     })

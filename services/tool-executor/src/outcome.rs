@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kernel::Trust;
+use kernel::call::ErrorClass;
 use serde_json::Value;
 
 use crate::egress::EgressError;
@@ -82,6 +83,23 @@ impl ToolError {
     /// One that may pass.
     pub fn transient(code: &'static str, message: impl Into<String>, happened: Happened) -> Self {
         Self { code, message: message.into(), trust: Trust::System, happened, again: Some(Duration::ZERO) }
+    }
+}
+
+impl ToolError {
+    /// What is done about it.
+    ///
+    /// | class | codes |
+    /// | --- | --- |
+    /// | retry | whatever says that it may pass: `unreachable`, `timeout`, `connection_broken`, `http_status` 408, 425, 429, 5xx |
+    /// | stop | `misconfigured`: a tool file, the environment or a secret is not as it has to be |
+    /// | give back | all others: `invalid_arguments`, `http_status` 4xx, `not_found`, … |
+    pub fn class(&self) -> ErrorClass {
+        match (self.again, self.code) {
+            (Some(_), _) => ErrorClass::Retry,
+            (None, "misconfigured") => ErrorClass::Stop,
+            (None, _) => ErrorClass::GiveBack,
+        }
     }
 }
 

@@ -54,6 +54,10 @@ impl Pipeline {
     pub async fn judge(&self, state: &RunState, call: &Call) -> Result<Verdict, EngineError> {
         let request = &call.request;
         let checked = self.registry.find(&request.tool, &request.schema_digest).and_then(|tool| {
+            if request.is_compensation() {
+                let (means, arguments) = tool.undo(&request.arguments)?;
+                return Ok((tool, means, arguments));
+            }
             let means = tool.means()?.clone();
             let arguments = tool.check(&request.arguments)?;
             Ok((tool, means, arguments))

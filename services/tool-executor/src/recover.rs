@@ -27,17 +27,25 @@ impl Dispatcher {
     pub async fn recover(&self, task: &Task, lease: &mut Option<Lease>) -> Result<Next, SubmitError> {
         let request = &task.call.request;
         if request.kind == CallKind::Activity {
-            return Ok(self.take_up(task, lease).await);
+            let tool = self.pipeline.registry.now(&request.tool);
+            if tool.is_some_and(|tool| tool.is_remote()) {
+                if task.call.handle.is_some() {
+                    return Ok(self.follow_elsewhere(task, lease, self.retake(&task.state, &task.call).await).await?);
+                }
+                // Whether it was started, and where it goes on, is not known.
+            } else {
+                return Ok(self.take_up(task, lease).await);
+            }
         }
         if !request.idempotent {
             return self.doubt(task, "its executor is gone").await;
         }
-        if task.state.ending.is_some() {
+        if task.state.ending.is_some() && !request.is_compensation() {
             let reason = "the run is ending, and its executor is gone".to_owned();
             let cancel = Command::CancelCall(CancelCall { call_id: task.id(), reason });
             return self.record(task, cancel, "cancel").await;
         }
-        if task.state.paused {
+        if task.state.paused && !request.is_compensation() {
             return Ok(Next::ACK);
         }
         tracing::info!(call = %task.id(), tool = request.tool, "doing a call again whose executor is gone");
@@ -73,6 +81,11 @@ impl Dispatcher {
         let raw = || task.call.request.arguments.as_object().cloned().unwrap_or_default();
         let arguments = tool.check(&task.call.request.arguments).unwrap_or_else(|_| raw());
         match self.probe(task, probe, &arguments).await? {
+            Ok(Asked { finding: tools::Finding::Done, body, .. }) if tool.is_remote() => {
+                // It was started: where it goes on is in the answer.
+                let answer = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                self.goes_on(task, answer).await
+            }
             Ok(Asked { finding: tools::Finding::Done, status, body, media_type }) => {
                 let result = self.found(task, status, body, media_type).await;
                 self.reconcile(task, Finding::Done, "its own read-back says that it is done", Some(result)).await

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kernel::call::Call;
-use kernel::tool::{Effect, HttpRequest, Probe, ToolRun, ToolSpec};
+use kernel::tool::{CallKind, Effect, HttpRequest, Probe, ToolRun, ToolSpec};
 use kernel::{RunId, RunState};
 use serde_json::{Map, Value};
 
@@ -20,6 +20,13 @@ pub(crate) struct Registry {
     tools: HashMap<String, Arc<Tool>>,
 }
 
+/// How what goes on elsewhere is asked about and ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Remote {
+    pub status: kernel::tool::Status,
+    pub cancel: Option<HttpRequest>,
+}
+
 /// A tool, ready for use.
 #[derive(Debug)]
 pub(crate) struct Tool {
@@ -28,6 +35,10 @@ pub(crate) struct Tool {
     pub digest: String,
     pub means: Result<Means, String>,
     pub probe: Option<Probe>,
+    /// How it goes on elsewhere, for an activity that is a request.
+    pub remote: Option<Remote>,
+    /// What undoes it; in words why nothing does.
+    compensate: Result<HttpRequest, String>,
     input: Result<Schema, String>,
     output: Option<Schema>,
 }
@@ -58,6 +69,14 @@ impl Registry {
     /// The tool of a name, as it is declared now.
     pub fn now(&self, name: &str) -> Option<Arc<Tool>> {
         self.tools.get(name).cloned()
+    }
+
+    /// The tool that a model means by a name, which may be as its provider was told it.
+    pub fn meant(&self, name: &str) -> Option<Arc<Tool>> {
+        self.now(name).or_else(|| {
+            let mut named = self.tools.values().filter(|tool| tool.spec.name.replace('.', "_") == name);
+            named.next().filter(|_| named.next().is_none()).cloned()
+        })
     }
 
     /// The tool of a name, if its declaration is the one that the model saw.
@@ -109,12 +128,31 @@ impl Tool {
             Ok(output) => (input, output),
             Err(error) => (Err(error), None),
         };
-        Self { spec, digest, means, probe, input, output }
+        let compensate = match &spec.compensate {
+            Some(compensate) => with_env(&compensate.http, env).map_err(|error| error.to_string()),
+            None => Err("its file does not say how".to_owned()),
+        };
+        let remote = remote(&spec, env);
+        Self { spec, digest, means, probe, remote, compensate, input, output }
     }
 
     /// How it is carried out, if its file is right.
     pub fn means(&self) -> Result<&Means, Refusal> {
         self.means.as_ref().map_err(|error| Refusal::new("misconfigured", format!("`{}`: {error}", self.spec.name)))
+    }
+
+    /// Whether it goes on elsewhere, and is asked about.
+    pub fn is_remote(&self) -> bool {
+        self.remote.is_some()
+    }
+
+    /// How a call of it is undone: with its arguments and its `result`, which the runtime has put together.
+    pub fn undo(&self, arguments: &Value) -> Result<(Means, Map<String, Value>), Refusal> {
+        let undo = self
+            .compensate
+            .as_ref()
+            .map_err(|error| Refusal::new("misconfigured", format!("`{}` can't be undone: {error}", self.spec.name)))?;
+        Ok((Means::Http(undo.clone()), arguments.as_object().cloned().unwrap_or_default()))
     }
 
     /// The arguments as the tool takes them, if they fit its schema: defaults are filled in, and nothing else is changed.
@@ -172,6 +210,15 @@ impl Tool {
     fn locks(&self, run: RunId, arguments: &Map<String, Value>) -> std::collections::BTreeSet<String> {
         self.spec.concurrency.locks.iter().map(|lock| key(lock, run, arguments)).collect()
     }
+}
+
+/// How an activity that a request starts is asked about and ended.
+fn remote(spec: &ToolSpec, env: &impl Fn(&str) -> Option<String>) -> Option<Remote> {
+    let status = spec.status.as_ref().filter(|_| spec.kind == CallKind::Activity)?;
+    let told = |error: &TemplateError| tracing::warn!(tool = spec.name, %error, "an activity can't be asked about");
+    let http = with_env(&status.http, env).inspect_err(told).ok()?;
+    let cancel = spec.cancel.as_ref().and_then(|cancel| with_env(&cancel.http, env).inspect_err(told).ok());
+    Some(Remote { status: kernel::tool::Status { http, ..status.clone() }, cancel })
 }
 
 fn key(template: &str, run: RunId, arguments: &Map<String, Value>) -> String {

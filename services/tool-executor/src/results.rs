@@ -111,6 +111,11 @@ impl Results {
         }
     }
 
+    /// A value as it may be shown: without secrets.
+    pub fn visible(&self, value: Value) -> Value {
+        self.clean_value(value)
+    }
+
     fn clean_value(&self, mut value: Value) -> Value {
         bus::clean_nul(&mut value);
         self.secrets.redact_value(&mut value);

@@ -55,6 +55,11 @@ impl Task {
         self.call.request.call_id
     }
 
+    /// The event that rang.
+    pub fn seq(&self) -> Option<Seq> {
+        self.seq
+    }
+
     /// The name under which a step of this attempt is committed, once.
     pub fn key(&self, step: &str) -> String {
         format!("{}/{step}/{}", self.id(), self.call.attempts)

@@ -83,6 +83,22 @@ pub fn delay(min: Duration, max: Duration, attempt: u64) -> Duration {
     exponential(nominal, nominal).next().unwrap_or(nominal)
 }
 
+/// A wait after the given try, counted from 1, drawn evenly from nothing up to what doubling from `first` to `most` comes to:
+/// so that those who failed together do not come back together.
+pub fn full_jitter(first: Duration, most: Duration, attempt: u32) -> Duration {
+    let nominal = first.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1))).min(most);
+    let half = nominal / 2;
+    let mut drawn = ExponentialBackoff {
+        current_interval: half,
+        initial_interval: half,
+        randomization_factor: 1.0,
+        max_interval: nominal.max(Duration::from_millis(1)),
+        max_elapsed_time: None,
+        ..ExponentialBackoff::default()
+    };
+    drawn.next_backoff().unwrap_or(half).min(nominal)
+}
+
 /// Tries until it works or the policy gives up; the last error is returned.
 pub async fn with<T, E, Op, Fut>(policy: Policy, op: Op) -> Result<T, E>
 where
@@ -141,6 +157,14 @@ mod tests {
         assert!(near(delay(10 * MS, 500 * MS, 3), 40 * MS));
         assert!(near(delay(10 * MS, 500 * MS, u64::MAX), 500 * MS));
         assert!(near(delay(10 * MS, 500 * MS, 0), 10 * MS));
+    }
+
+    #[test]
+    fn full_jitter_is_spread_from_nothing_to_its_bound() {
+        let drawn: Vec<_> = (0..500).map(|_| full_jitter(100 * MS, 1000 * MS, 3)).collect();
+        assert!(drawn.iter().all(|wait| *wait <= 400 * MS));
+        assert!(drawn.iter().any(|wait| *wait < 80 * MS) && drawn.iter().any(|wait| *wait > 320 * MS));
+        assert!((0..100).all(|_| full_jitter(100 * MS, 1000 * MS, u32::MAX) <= 1000 * MS));
     }
 
     #[tokio::test]

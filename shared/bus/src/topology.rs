@@ -200,7 +200,19 @@ fn consumers() -> Vec<ConsumerSpec> {
     let mut consumers = vec![
         each("ingress", "INBOUND", &["in.>"], 8192),
         each("planner", "EVENTS", &["evt.run.runnable.>"], 8192),
-        each("tool-executor", "EVENTS", &["evt.tool.requested.>", "evt.approval.granted.>", "evt.run.resumed.>"], 8192),
+        each(
+            "tool-executor",
+            "EVENTS",
+            &[
+                "evt.tool.requested.>",
+                "evt.tool.due.>",
+                "evt.approval.granted.>",
+                "evt.run.resumed.>",
+                "evt.run.cancel_requested.>",
+                "evt.wait.registered.>",
+            ],
+            8192,
+        ),
         each("approval", "EVENTS", &["evt.approval.requested.>"], 1024),
         each("artifact", "SIGNALS", &["sigp.>"], 4096),
         each("artifact-events", "EVENTS", &["evt.tool.completed.>"], 4096),

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kernel::{Cause, Decision, Event, RunId, RunState, Status, call::CallStatus};
+use kernel::{
+    Cause, Decision, Event, RunId, RunState, Status,
+    call::{Call, CallStatus},
+};
 use serde::Serialize;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
@@ -147,9 +150,13 @@ pub(crate) async fn append(
 
 /// Whether somebody should act on the run now: a turn is open, a call is to be dispatched, or it waits for admission.
 fn wants_attention(state: &RunState) -> bool {
-    let dispatchable = |status| matches!(status, CallStatus::Requested | CallStatus::Approved);
-    let held = state.paused || state.ended;
-    !held && (state.queued || state.turn.is_some() || state.calls.values().any(|call| dispatchable(call.status)))
+    let held = |call: &Call| state.paused && !call.request.is_compensation();
+    let dispatchable = |call: &Call| {
+        matches!(call.status, CallStatus::Requested | CallStatus::Approved) && call.put_off.is_none() && !held(call)
+    };
+    // What undoes effects goes on while the run is held: it was asked to end.
+    let undoes = state.to_compensate().is_some() || state.calls.values().any(dispatchable);
+    !state.ended && (undoes || (!state.paused && (state.queued || state.turn.is_some())))
 }
 
 /// The columns of `runs` that every commit sets, by position.

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The declarations that ship with the program: what the tool-executor can do by itself.
-const SHIPPED: [(&str, &str); 8] = [
+const SHIPPED: [(&str, &str); 9] = [
     ("artifact.read.yaml", include_str!("../../../infra/agents/tools/artifact.read.yaml")),
     ("file.read.yaml", include_str!("../../../infra/agents/tools/file.read.yaml")),
     ("file.write.yaml", include_str!("../../../infra/agents/tools/file.write.yaml")),
@@ -26,6 +26,7 @@ const SHIPPED: [(&str, &str); 8] = [
     ("repo.checkout.yaml", include_str!("../../../infra/agents/tools/repo.checkout.yaml")),
     ("shell.run.yaml", include_str!("../../../infra/agents/tools/shell.run.yaml")),
     ("test.echo.yaml", include_str!("../../../infra/agents/tools/test.echo.yaml")),
+    ("activity.send.yaml", include_str!("../../../infra/agents/tools/activity.send.yaml")),
 ];
 
 /// Why the tools cannot be used.
@@ -203,6 +204,7 @@ probe:
             ("file.write", false),
             ("artifact.read", false),
             ("test.echo", false),
+            ("activity.send", false),
         ] {
             assert_eq!(catalog.get(name).unwrap().needs_start(), needs_start, "{name}");
         }

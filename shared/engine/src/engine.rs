@@ -216,6 +216,12 @@ impl Engine {
         crate::Leases::new(self.inner.redis.clone(), self.inner.keys.clone())
     }
 
+    /// Limits that all instances share.
+    #[must_use]
+    pub fn limiter(&self) -> crate::Limiter {
+        crate::Limiter::new(self.inner.redis.clone(), self.inner.keys.clone())
+    }
+
     /// Due timers and approvals.
     #[must_use]
     pub fn timers(&self) -> crate::Timers {

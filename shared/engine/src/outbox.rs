@@ -8,7 +8,10 @@ use std::{
 
 use bus::{Bus, Outgoing, Publisher, subject};
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use kernel::{Cause, Event, RunId, RunState, TenantId, call::CallStatus};
+use kernel::{
+    Cause, Event, RunId, RunState, TenantId,
+    call::{Call, CallStatus},
+};
 use sqlx::{PgPool, Row};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
@@ -290,7 +293,7 @@ impl Outbox {
         self.publish_all(messages).await
     }
 
-    /// Rings again for what a run waits for somebody to do: its open turn, and its undispatched calls. The messages carry no
+    /// Rings again for what a run waits for somebody to do: its open turn, its undispatched calls, effects to be undone. The messages carry no
     /// identity, so that the server does not take them for repetitions. Returns how many were sent.
     ///
     /// # Errors
@@ -304,9 +307,26 @@ impl Outbox {
         if state.turn.is_some() {
             wanted.push(("run.runnable", None));
         }
-        let undispatched = |status| matches!(status, CallStatus::Requested | CallStatus::Approved);
-        let calls = state.calls.values().filter(|call| undispatched(call.status) || call.is_started());
+        if state.to_compensate().is_some() {
+            wanted.push(("run.cancel_requested", None));
+        }
+        let undispatched =
+            |call: &Call| matches!(call.status, CallStatus::Requested | CallStatus::Approved) && call.put_off.is_none();
+        let calls = state.calls.values().filter(|call| undispatched(call) || call.is_started());
         wanted.extend(calls.map(|call| ("tool.requested", Some(call.request.call_id.0))));
+        self.ring_events(run, wanted).await
+    }
+
+    /// Rings for a run whose wait is to be verified. Returns how many messages were sent.
+    ///
+    /// # Errors
+    /// When Postgres or NATS does not answer.
+    pub async fn ring_wait(&self, run: RunId) -> Result<usize, EngineError> {
+        self.ring_events(run, vec![("wait.registered", None)]).await
+    }
+
+    /// Publishes the last event of each type again, without identity.
+    async fn ring_events(&self, run: RunId, wanted: Vec<(&str, Option<Uuid>)>) -> Result<usize, EngineError> {
         let mut messages = Vec::new();
         for (event_type, call) in wanted {
             let row = sqlx::query(

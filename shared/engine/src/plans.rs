@@ -8,7 +8,10 @@ use crate::{
         earlier::EARLIER,
         waits::{MATCHING, UNDER_WAY},
     },
-    reads::{events::PAGE, upkeep::ATTENTION},
+    reads::{
+        events::PAGE,
+        upkeep::{ATTENTION, VERIFIED},
+    },
     testing::TestStack,
     timers::{CLAIM, NEXT},
 };
@@ -47,6 +50,7 @@ async fn nothing_reads_a_whole_table() {
         (NEXT, "timers_due"),
         (PAGE, "events_pkey"),
         (ATTENTION, "runs_attention"),
+        (VERIFIED, "waits_verified"),
         (MATCHING, "waits_in_line"),
         (MATCHING, "events_by_external"),
         (EARLIER, "external_events_by_key"),

@@ -170,6 +170,13 @@ impl Side {
             }
             EventData::ToolStarted(started) => self.add_call(after, started.call_id, at),
             EventData::ToolInDoubt(doubt) => self.add_call(after, doubt.call_id, at),
+            EventData::ToolProgressed(progressed) if progressed.put_off.is_some() => {
+                self.end_call(before, run_id, progressed.call_id);
+            }
+            EventData::ToolProgressed(progressed) if progressed.handle.is_some() => {
+                // It may have been in doubt.
+                self.refresh_call(after, progressed.call_id, at);
+            }
             EventData::ToolReconciled(reconciled) => self.end_call(before, run_id, reconciled.call_id),
             EventData::ToolCompleted(done) => {
                 self.end_call(before, run_id, done.call_id);
@@ -203,6 +210,7 @@ impl Side {
             };
             let due = match condition {
                 Condition::Timer { due, .. } => Some(*due),
+                Condition::External(pattern) if pattern.verify.is_some() => Some(since),
                 _ => None,
             };
             self.waits.push(WaitRow {
@@ -236,6 +244,12 @@ impl Side {
             executor: call.executor.clone().unwrap_or_default(),
             started_at: call.started_at.unwrap_or(at),
         });
+    }
+
+    fn refresh_call(&mut self, state: &RunState, call_id: CallId, at: Timestamp) {
+        if state.calls.get(&call_id).is_some_and(kernel::call::Call::is_started) {
+            self.add_call(state, call_id, at);
+        }
     }
 
     fn end_call(&mut self, before: Option<&RunState>, run_id: RunId, call_id: CallId) {

@@ -29,6 +29,16 @@ impl RedisKeys {
         format!("{}lease:{name}", self.prefix)
     }
 
+    /// The key of a target's breaker.
+    pub(crate) fn breaker(&self, target: &str) -> String {
+        format!("{}breaker:{target}", self.prefix)
+    }
+
+    /// The key of a rate.
+    pub(crate) fn rate(&self, name: &str) -> String {
+        format!("{}rate:{name}", self.prefix)
+    }
+
     /// What all keys begin with.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    call::{Call, CallStatus, Grant},
+    call::{Call, CallStatus, Compensation, Grant, PutOff},
     event::{
         ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, RunCreated, Speaker, TimerPurpose, ToolFailed,
-        ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
+        ToolProgressed, ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
     },
-    ids::{CallId, RunId},
+    ids::{CallId, RunId, TimerId},
     mutants::{Mutant, broken},
-    state::{Entry, Fact, FactKind, MAX_CONSUMED, RunState, TITLE_BYTES, Timer, Wake},
+    state::{Entry, Fact, FactKind, MAX_CONSUMED, MAX_UNDO, RunState, TITLE_BYTES, Timer, Undo, Wake},
     trust::{Block, Trust, excerpt},
     wait::{Condition, Leaf, Wait, WakeKind},
 };
@@ -73,6 +73,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         history: Default::default(),
         plan: Vec::new(),
         plan_revision: 0,
+        undo: Default::default(),
         calls: Default::default(),
         wait: None,
         wait_since: None,
@@ -144,11 +145,18 @@ impl RunState {
         match &event.data {
             EventData::ToolRequested(requested) => self.fold_request(event, requested),
             EventData::ToolStarted(started) => self.fold_start(event, started),
+            EventData::ToolProgressed(progressed) => self.fold_progress(event, progressed),
+            EventData::ToolDue(due) => {
+                if let Some(call) = self.calls.get_mut(&due.call_id) {
+                    call.put_off = None;
+                }
+            }
             EventData::ToolDenied(denied) => {
                 let block = denied.reason.clone();
                 self.close_call(event, denied.call_id, FactKind::Failure, "was denied", block);
             }
             EventData::ToolCompleted(done) => {
+                self.remember_to_undo(done.call_id);
                 self.close_call(event, done.call_id, FactKind::Result, "completed", done.result.block.clone());
             }
             EventData::ToolFailed(ToolFailed { call_id, failure, .. }) => {
@@ -222,6 +230,7 @@ impl RunState {
                 self.approvals.insert(approval.approval_id, approval.clone());
                 if let Some(call) = approval.call_id.and_then(|call| self.calls.get_mut(&call)) {
                     call.status = CallStatus::AwaitingApproval;
+                    call.put_off = None;
                     call.approval_id = Some(approval.approval_id);
                     call.grant = None;
                 }
@@ -272,9 +281,13 @@ impl RunState {
     }
 
     fn fold_request(&mut self, event: &Event, requested: &ToolRequested) {
-        self.spent.tool_calls += 1;
         let request = requested.call.clone();
-        let title = format!("You called `{}`", request.tool);
+        match request.compensation {
+            Compensation::Of(undone) => self.undo.retain(|undo| undo.call_id != undone),
+            Compensation::None | Compensation::Declared => self.spent.tool_calls += 1,
+        }
+        let who = if request.is_compensation() { "The runtime undoes an effect with" } else { "You called" };
+        let title = format!("{who} `{}`", request.tool);
         self.entry(event, title, Block::new(request.arguments.to_string(), request.trust, "model"));
         self.calls.insert(
             request.call_id,
@@ -288,6 +301,9 @@ impl RunState {
                 executor: None,
                 approval_id: None,
                 grant: None,
+                failed_attempts: 0,
+                put_off: None,
+                handle: None,
             },
         );
     }
@@ -298,6 +314,43 @@ impl RunState {
             call.attempts = started.attempt;
             call.started_at = Some(event.at);
             call.executor = Some(started.executor.clone());
+            call.put_off = None;
+        }
+    }
+
+    fn fold_progress(&mut self, event: &Event, progressed: &ToolProgressed) {
+        let ToolProgressed { call_id, attempt, put_off, handle, asks, .. } = progressed;
+        let run_id = self.run_id;
+        let Some(call) = self.calls.get_mut(call_id) else { return };
+        call.failed_attempts += u32::from(attempt.is_some());
+        if let Some(until) = put_off {
+            call.status = if call.grant.is_some() { CallStatus::Approved } else { CallStatus::Requested };
+            call.put_off = Some(PutOff { timer_id: retry_timer(run_id, *call_id, event.seq), until: *until });
+        }
+        if handle.is_some() {
+            call.handle.clone_from(handle);
+            if call.status == CallStatus::InDoubt {
+                // It was found where it goes on.
+                call.status = CallStatus::Started;
+            }
+        }
+        if let Some(asks) = asks {
+            let title = format!("`{}` asks for something", call.request.tool);
+            self.fact(event, FactKind::Observation, title, asks.clone(), Some(*call_id));
+            if !broken(Mutant::ObservationWakesNobody) {
+                self.wake(event, WakeKind::TaskResult);
+            }
+        }
+    }
+
+    fn remember_to_undo(&mut self, call_id: CallId) {
+        let Some(request) = self.calls.get(&call_id).map(|call| &call.request) else { return };
+        if request.compensation == Compensation::Declared {
+            let undo = Undo { call_id, trust: request.trust };
+            if self.undo.len() == MAX_UNDO {
+                self.undo.pop_front();
+            }
+            self.undo.push_back(undo);
         }
     }
 
@@ -429,4 +482,9 @@ impl RunState {
     fn wake(&mut self, event: &Event, kind: WakeKind) {
         self.wake = Some(Wake { seq: event.seq, kind });
     }
+}
+
+/// The timer of a call that the event `seq` puts off.
+pub(crate) fn retry_timer(run: RunId, call: CallId, seq: crate::Seq) -> TimerId {
+    TimerId::derive(run, &format!("retry/{call}/{seq}"))
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{ApprovalId, CallId, Seq, TurnId},
+    ids::{ApprovalId, CallId, Seq, TimerId, TurnId},
     tool::{self, CallKind, Effect},
     trust::{Block, Trust},
     units::Duration,
@@ -34,6 +34,93 @@ pub struct CallRequest {
     pub trust: Trust,
     /// How long one attempt may take.
     pub timeout: Duration,
+    /// Whether its effect can be undone, or whether it undoes another one's.
+    #[serde(default, skip_serializing_if = "Compensation::is_none")]
+    pub compensation: Compensation,
+}
+
+impl CallRequest {
+    /// Whether it undoes the effect of another call: then it is the runtime's, and runs while the run is ending.
+    #[must_use]
+    pub const fn is_compensation(&self) -> bool {
+        matches!(self.compensation, Compensation::Of(_))
+    }
+}
+
+/// What a call has to do with undoing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Compensation {
+    /// Nothing.
+    #[default]
+    None,
+    /// Its tool says how its effect is undone, should the run be cancelled or fail.
+    Declared,
+    /// It undoes the effect of this call.
+    Of(CallId),
+}
+
+impl Compensation {
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
+/// What is done about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorClass {
+    /// The model is told: it may call otherwise.
+    GiveBack,
+    /// It may pass: another attempt follows, later and later.
+    Retry,
+    /// Nothing that a model or time could change: a person has to.
+    Stop,
+}
+
+impl ErrorClass {
+    /// The name used on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GiveBack => "give_back",
+            Self::Retry => "retry",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// An attempt of a call that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Attempt {
+    /// From 1, over all starts of the call.
+    pub number: u32,
+    /// When it began.
+    #[schemars(with = "String")]
+    pub began: Timestamp,
+    /// How long it took, in milliseconds.
+    #[serde(default)]
+    pub took_ms: u64,
+    /// What is done about it.
+    pub class: ErrorClass,
+    /// A stable word, as in `tool.failed`.
+    pub code: String,
+    /// What went wrong. May hold text from outside: data, like any other.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub said: String,
+    /// The host, server or tool that it went to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// A call that is put off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PutOff {
+    /// The timer that lets it go on.
+    pub timer_id: TimerId,
+    /// When.
+    #[schemars(with = "String")]
+    pub until: Timestamp,
 }
 
 /// How far a call has come. Ended calls leave the state.
@@ -98,6 +185,15 @@ pub struct Call {
     /// The yes, once given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
+    /// Attempts that failed, over all starts.
+    #[serde(default)]
+    pub failed_attempts: u32,
+    /// Until when nobody should take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub put_off: Option<PutOff>,
+    /// Where it goes on outside, for an activity that lives there: what its status is asked with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<serde_json::Value>,
 }
 
 impl Call {

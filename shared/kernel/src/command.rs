@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     budget::{Limits, Usage},
-    call::{Approval, ArtifactRef, Binding, CallFailure, CallRequest, CallResult, Exit, Observation, Verdict},
+    call::{Approval, ArtifactRef, Attempt, Binding, CallFailure, CallRequest, CallResult, Exit, Observation, Verdict},
     event::{ExternalRef, Finding, PlanStep, RunCreated},
     ids::{ApprovalId, CallId, Seq, TimerId, TurnId, WaitId},
     slice::Manifest,
@@ -70,17 +70,19 @@ impl Role {
             "run.created" | "run.queued" | "run.paused" | "run.resumed" | "budget.changed" => {
                 matches!(self, Self::Ingress | Self::Scheduler)
             }
-            "turn.completed" | "turn.rejected" | "plan.updated" | "wait.registered" | "run.waiting"
-            | "tool.requested" => self == Self::Planner,
+            "turn.completed" | "turn.rejected" | "plan.updated" | "wait.registered" | "run.waiting" => {
+                self == Self::Planner
+            }
+            "tool.requested" => matches!(self, Self::Planner | Self::ToolExecutor),
             "artifact.created" | "artifact.updated" => matches!(self, Self::Planner | Self::Artifact),
             "message.added" => matches!(self, Self::Ingress | Self::Planner),
-            "tool.started" | "tool.in_doubt" | "tool.reconciled" => self == Self::ToolExecutor,
+            "tool.started" | "tool.progressed" | "tool.in_doubt" | "tool.reconciled" => self == Self::ToolExecutor,
             "tool.completed" | "tool.failed" => matches!(self, Self::ToolExecutor | Self::Observer),
             "tool.denied" => matches!(self, Self::ToolExecutor | Self::Approval),
-            "observation.recorded" => self == Self::Observer,
+            "observation.recorded" => matches!(self, Self::Observer | Self::ToolExecutor),
             "approval.requested" => matches!(self, Self::ToolExecutor | Self::Planner),
             "approval.granted" | "approval.denied" => self == Self::Approval,
-            "timer.fired" => self == Self::Scheduler,
+            "timer.fired" | "tool.due" => self == Self::Scheduler,
             "external.matched" => matches!(self, Self::Ingress | Self::Planner),
             _ => true,
         }
@@ -118,6 +120,10 @@ pub enum Command {
     ExpireApproval(ExpireApproval),
     /// An executor is about to cause the effect.
     StartCall(StartCall),
+    /// Something is known of a call that is not its end.
+    ProgressCall(Box<ProgressCall>),
+    /// The effect of an ended call is to be undone, since the run ends without success.
+    CompensateCall(Box<CompensateCall>),
     /// The call ended well.
     CompleteCall(CompleteCall),
     /// The call ended badly.
@@ -310,6 +316,39 @@ pub struct StartCall {
     pub binding: Binding,
 }
 
+/// For [`Command::ProgressCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgressCall {
+    /// Which call.
+    pub call_id: CallId,
+    /// An attempt that failed.
+    pub attempt: Option<Attempt>,
+    /// When it goes on, if it is put off: nobody is at it until then. Of a call that may not be repeated, this says that it is
+    /// known not to have happened.
+    pub put_off: Option<Timestamp>,
+    /// Why, as a stable word: `retry`, `rate_limited`, `circuit_open`.
+    pub reason: Option<String>,
+    /// Where it goes on outside.
+    pub handle: Option<serde_json::Value>,
+    /// What it asks of the model, such as input.
+    pub asks: Option<Block>,
+}
+
+impl ProgressCall {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn of(call_id: CallId) -> Self {
+        Self { call_id, attempt: None, put_off: None, reason: None, handle: None, asks: None }
+    }
+}
+
+/// For [`Command::CompensateCall`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompensateCall {
+    /// The call that undoes the newest effect that is not undone.
+    pub request: CallRequest,
+}
+
 /// For [`Command::CompleteCall`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompleteCall {
@@ -407,12 +446,16 @@ impl Command {
             Self::DenyCall(_)
             | Self::AskApproval(_)
             | Self::StartCall(_)
+            | Self::ProgressCall(_)
+            | Self::CompensateCall(_)
             | Self::CompleteCall(_)
             | Self::FailCall(_)
             | Self::CancelCall(_)
             | Self::DoubtCall(_)
             | Self::ReconcileCall(_) => matches!(role, Role::ToolExecutor),
-            Self::Observe(_) | Self::ConcludeCall(_) => matches!(role, Role::Observer),
+            // Who looks for itself at what is waited for, and finds it there, says so.
+            Self::Observe(_) => matches!(role, Role::Observer | Role::ToolExecutor),
+            Self::ConcludeCall(_) => matches!(role, Role::Observer),
             Self::FireTimer(_) => matches!(role, Role::Scheduler),
             Self::DeliverExternal(_) => matches!(role, Role::Ingress),
         }
@@ -436,6 +479,8 @@ impl Command {
             Self::DecideApproval(_) => "decide_approval",
             Self::ExpireApproval(_) => "expire_approval",
             Self::StartCall(_) => "start_call",
+            Self::ProgressCall(_) => "progress_call",
+            Self::CompensateCall(_) => "compensate_call",
             Self::CompleteCall(_) => "complete_call",
             Self::FailCall(_) => "fail_call",
             Self::CancelCall(_) => "cancel_call",

@@ -109,6 +109,10 @@ mutants! {
     LeavesTimers,
     /// An ended run leaves questions behind.
     LeavesQuestions,
+    /// A call is put off, and nothing ever lets it go on.
+    PutsOffForEver,
+    /// A run that fails leaves its effects as they are.
+    EndsUncompensated,
 }
 
 #[cfg(feature = "mutants")]

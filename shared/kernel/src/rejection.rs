@@ -49,6 +49,9 @@ pub enum Rejection {
     /// A call in doubt cannot be known to be undone while its effect may still be under way.
     #[error("call {0} may still be under way: ask again after {1}")]
     TooEarly(CallId, jiff::Timestamp),
+    /// No effect of this call is to be undone now.
+    #[error("nothing of call {0} is to be undone now")]
+    NothingToCompensate(CallId),
     /// No such approval is open.
     #[error("approval {0} is not open")]
     ApprovalNotOpen(ApprovalId),
@@ -81,6 +84,7 @@ impl Rejection {
             Self::CallStatus(..) => "call_status",
             Self::GrantMismatch(_) => "grant_mismatch",
             Self::TooEarly(..) => "too_early",
+            Self::NothingToCompensate(_) => "nothing_to_compensate",
             Self::ApprovalNotOpen(_) => "approval_not_open",
             Self::AlreadyDecided(..) => "already_decided",
             Self::ApprovalExpired(_) => "approval_expired",

@@ -41,6 +41,9 @@ pub const MAX_REMEMBERED: usize = 64;
 /// may be seen once more by a look-back, if it is young enough for that; none is ever missed.
 pub const MAX_CONSUMED: usize = 256;
 
+/// Most effects that the state remembers to undo; of more, the oldest stay as they are.
+pub const MAX_UNDO: usize = 1024;
+
 /// What is known of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunState {
@@ -112,6 +115,9 @@ pub struct RunState {
     pub plan: Vec<PlanStep>,
     /// Its revision, from 1.
     pub plan_revision: u32,
+    /// Effects that are undone, the newest first, should the run be cancelled or fail.
+    #[serde(default)]
+    pub undo: VecDeque<Undo>,
     /// Open calls.
     pub calls: BTreeMap<CallId, Call>,
     /// The registered wait.
@@ -154,6 +160,15 @@ pub struct Turn {
     /// What woke it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake: Option<WakeKind>,
+}
+
+/// An effect that can be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undo {
+    /// The call that had it.
+    pub call_id: CallId,
+    /// How far that call could be believed.
+    pub trust: Trust,
 }
 
 /// A reason for a turn.
@@ -295,6 +310,21 @@ impl RunState {
         let open = self.calls.keys().any(|call| !named(*call));
         let failed = ended.iter().any(|fact| fact.kind == FactKind::Failure);
         !ended.is_empty() && (!open || (failed && self.parallel_wake == ParallelWake::FirstFailure))
+    }
+
+    /// The effect that has to be undone next, since the run ends without success and nothing of it is under way any more.
+    #[must_use]
+    pub fn to_compensate(&self) -> Option<CallId> {
+        let quiet = self.calls.is_empty() && !self.ended;
+        self.undo.back().map(|undo| undo.call_id).filter(|_| quiet && self.owes_compensation())
+    }
+
+    /// Whether effects have to be undone before the run ends.
+    #[must_use]
+    pub fn owes_compensation(&self) -> bool {
+        let without_success =
+            self.ending.as_ref().is_some_and(|ending| ending.outcome != crate::event::Outcome::Completed);
+        without_success && !self.undo.is_empty()
     }
 
     pub(crate) fn open_turn(&mut self, seq: Seq, opened: &RunRunnable) {

@@ -82,6 +82,22 @@ pub struct ExternalPattern {
     /// Only one waiting run may have it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
+    /// How to find out that it has happened, should the event never come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Box<Verify>>,
+}
+
+/// A question to the outside: what would an event say that may have been lost?
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Verify {
+    /// A tool of the agent that only reads.
+    pub tool: String,
+    /// What it is called with.
+    #[serde(default)]
+    pub arguments: serde_json::Value,
+    /// A CEL expression over its result, as `data`: whether it has happened.
+    pub when: String,
 }
 
 impl ExternalPattern {
@@ -303,6 +319,7 @@ mod tests {
             subject: subject.into(),
             filter: None,
             exclusive: false,
+            verify: None,
         })
         .into()
     }
@@ -335,6 +352,7 @@ mod tests {
             subject: String::new(),
             filter: None,
             exclusive: false,
+            verify: None,
         };
         assert!(pattern("github.push").matches_type("github.push"));
         assert!(!pattern("github.push").matches_type("github.push.more"));

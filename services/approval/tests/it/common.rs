@@ -76,6 +76,7 @@ impl System {
             idempotent: false,
             schema_digest: "schema".into(),
             trust: Trust::Untrusted,
+            compensation: Default::default(),
             timeout: kernel::units::Duration::from_secs(60),
         };
         self.commit(&state, request).await;

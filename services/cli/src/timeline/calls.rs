@@ -3,7 +3,7 @@
 use kernel::{
     CallId, EventData,
     call::{Exit, Observation},
-    event::{Finding, ToolCompleted, ToolFailed, ToolRequested},
+    event::{Finding, ToolCompleted, ToolFailed, ToolProgressed, ToolRequested},
 };
 
 use super::{CallNote, Timeline, line::Line, quoted, words::span};
@@ -29,6 +29,10 @@ impl Timeline {
                 let attempt = if again { format!("attempt {}", started.attempt) } else { String::new() };
                 Some(line.painted(Paint::Warn, attempt).aside(format!("on {}", short(&started.executor))))
             }
+            EventData::ToolProgressed(progressed) => self.progressed(event, progressed),
+            EventData::ToolDue(due) => Some(
+                Line::new('▷', "goes on", Paint::Plain).say(self.tool(due.call_id)).aside("it was put off until now"),
+            ),
             EventData::ToolCompleted(done) => Some(self.completed(event, done)),
             EventData::ToolFailed(failed) => Some(self.failed(event, failed)),
             EventData::ToolDenied(denied) => {
@@ -57,11 +61,39 @@ impl Timeline {
         }
     }
 
+    /// An attempt that failed, a call that is put off, or one that asks. Where it goes on outside is no news to people.
+    fn progressed(&mut self, event: &EventView, progressed: &ToolProgressed) -> Option<Line> {
+        let tool = self.tool(progressed.call_id);
+        let later = progressed.put_off.map(|until| {
+            let why = progressed.reason.as_deref().unwrap_or("later").replace('_', " ");
+            format!("{why}: put off for {}", span(until.duration_since(event.at)))
+        });
+        if let Some(asks) = &progressed.asks {
+            self.waker = Some(format!("a question of {tool}"));
+            let line = Line::new('?', "asks", Paint::Warn).stress(tool);
+            return Some(line.below(Paint::Plain, quoted(&asks.text)));
+        }
+        match (&progressed.attempt, later) {
+            (Some(attempt), later) => {
+                let line = Line::new('↻', "retries", Paint::Warn).stress(tool);
+                let line = line.say(format!("attempt {} failed ({})", attempt.number, attempt.code));
+                let line = line.aside(later.unwrap_or_default());
+                Some(if attempt.said.is_empty() { line } else { line.below(Paint::Dim, quoted(&attempt.said)) })
+            }
+            (None, Some(later)) => Some(Line::new('…', "waits", Paint::Dim).say(tool).aside(later)),
+            (None, None) => None,
+        }
+    }
+
     fn requested(&mut self, event: &EventView, requested: &ToolRequested) -> Line {
         let call = &requested.call;
         let note = CallNote { tool: call.tool.clone(), requested: event.at, started: None };
         self.calls.insert(call.call_id, note);
-        Line::new('→', "calls", Paint::Model).stress(&call.tool).aside(cut(&call.arguments.to_string(), ARGUMENTS))
+        let (label, paint) = match call.is_compensation() {
+            true => ("undoes", Paint::Warn),
+            false => ("calls", Paint::Model),
+        };
+        Line::new('→', label, paint).stress(&call.tool).aside(cut(&call.arguments.to_string(), ARGUMENTS))
     }
 
     /// The line of a call's end, with its name and how long it took.

@@ -5,7 +5,8 @@ use kernel::{
     ApprovalId, ArtifactId, Block, CallId, Cause, EventData, RunId, TimerId, Trust, TurnId, WaitId,
     budget::Usage,
     call::{
-        Approval, ArtifactRef, Binding, CallFailure, CallRequest, CallResult, Evidence, Exit, Observation, SignalCounts,
+        Approval, ArtifactRef, Attempt, Binding, CallFailure, CallRequest, CallResult, ErrorClass, Evidence, Exit,
+        Observation, SignalCounts,
     },
     event::*,
     slice::Manifest,
@@ -84,6 +85,7 @@ impl Story {
                 idempotent: false,
                 schema_digest: String::new(),
                 trust: Trust::Untrusted,
+                compensation: Default::default(),
                 timeout: Duration::from_secs(60),
             },
             turn_id: TurnId::derive(self.run, "1"),
@@ -223,6 +225,7 @@ fn main_job() -> Story {
         subject: "acme/widget".into(),
         filter: None,
         exclusive: false,
+        verify: None,
     };
     let on = WaitExpr::Any(vec![Condition::Timer { timer_id, due }.into(), Condition::External(pattern).into()]);
     let wait = Wait {
@@ -301,4 +304,43 @@ fn an_event_of_a_later_version_is_passed_over_by_name() {
     let (text, _) = told(&story);
     assert!(text.contains("plan.reconsidered") && text.contains("tool.started"));
     assert!(text.contains("The pipeline is green"));
+}
+
+#[test]
+fn attempts_delays_and_questions_of_a_call_are_told() {
+    let mut story = Story::new();
+    story.then(0, story.call("merge", "github.merge", serde_json::json!({"pull": 7})));
+    let call_id = CallId::derive(story.run, "merge");
+    let said = |attempt, put_off, reason: Option<&str>, asks| ToolProgressed {
+        call_id,
+        attempt,
+        put_off,
+        reason: reason.map(str::to_owned),
+        handle: None,
+        asks,
+    };
+    let attempt = Attempt {
+        number: 1,
+        began: story.at(10),
+        took_ms: 30,
+        class: ErrorClass::Retry,
+        code: "http_status".into(),
+        said: "HTTP 429".into(),
+        target: Some("api.github.com:443".into()),
+    };
+    story.then(40, said(Some(attempt), Some(story.at(300_040)), Some("retry"), None));
+    story.then(300_040, ToolDue { call_id });
+    story.then(300_050, said(None, Some(story.at(310_050)), Some("rate_limited"), None));
+    story.then(320_000, said(None, None, None, Some(block("It waits for input.", Trust::Untrusted))));
+    let (told, _) = told(&story);
+    for words in [
+        "attempt 1 failed (http_status)",
+        "retry: put off for 5m 00s",
+        "HTTP 429",
+        "it was put off until now",
+        "rate limited: put off for 10.0s",
+        "It waits for input.",
+    ] {
+        assert!(told.contains(words), "{words} is missing:\n{told}");
+    }
 }

@@ -213,6 +213,7 @@ pub fn wait_for_event(subject: &str, filter: Option<&str>, exclusive: bool) -> W
         subject: subject.into(),
         filter: filter.map(str::to_owned),
         exclusive,
+        verify: None,
     };
     WaitRequest {
         on: Condition::External(pattern).into(),
@@ -244,6 +245,7 @@ pub fn merge_call(state: &RunState) -> CallRequest {
         idempotent: false,
         schema_digest: "schema".into(),
         trust: Trust::Untrusted,
+        compensation: Default::default(),
         timeout: kernel::units::Duration::from_secs(30),
     }
 }

@@ -193,6 +193,7 @@ fn outcome(state: &RunState, call_id: CallId) -> TurnOutcome {
         idempotent: false,
         schema_digest: String::new(),
         trust: Trust::Operator,
+        compensation: Default::default(),
         timeout: units::Duration::from_secs(600),
     };
     TurnOutcome {

@@ -85,7 +85,7 @@ fn wait_for() -> Value {
         "deadline": {"type": "string", "description": "When to give up waiting: 30m, or 2030-01-31T09:00:00Z."},
     });
     properties["external"]["description"] = json!(
-        "An event from outside, by source, CloudEvent type (a * at the end stands for any rest), subject, and CEL that must hold, such as data.action == \"closed\"."
+        "An event from outside, by source, CloudEvent type (a * at the end stands for any rest), subject, and CEL that must hold, such as data.action == \"closed\". `verify` is asked now and then, should the event be lost: a tool that only reads, its arguments, and CEL over its result, such as data.merged."
     );
     object(&["why"], properties)
 }
@@ -115,6 +115,14 @@ fn external() -> Value {
             "subject": {"type": "string"},
             "where": {"type": "string"},
             "exclusive": {"type": "boolean"},
+            "verify": object(
+                &["tool", "when"],
+                json!({
+                    "tool": {"type": "string"},
+                    "arguments": {"type": "object"},
+                    "when": {"type": "string"},
+                }),
+            ),
         }),
     )
 }

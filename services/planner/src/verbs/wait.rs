@@ -103,6 +103,12 @@ fn checked(pattern: ExternalPattern) -> Result<ExternalPattern, String> {
     if let Some(filter) = &pattern.filter {
         engine::Filter::compile(filter).map_err(|error| format!("`external/where` is not CEL: {error}"))?;
     }
+    if let Some(verify) = &pattern.verify {
+        engine::Filter::compile(&verify.when).map_err(|error| format!("`external/verify/when` is not CEL: {error}"))?;
+        if !(verify.arguments.is_object() || verify.arguments.is_null()) {
+            return Err("`external/verify/arguments` must be an object".to_owned());
+        }
+    }
     Ok(pattern)
 }
 

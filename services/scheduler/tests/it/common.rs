@@ -85,6 +85,7 @@ impl System {
             idempotent: false,
             schema_digest: String::new(),
             trust: Trust::Operator,
+            compensation: Default::default(),
             timeout: kernel::units::Duration::from_secs(60),
         };
         self.commit(&state, |outcome| outcome.calls = vec![call]).await;

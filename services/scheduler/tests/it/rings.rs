@@ -3,6 +3,7 @@ use std::time::Duration;
 use bus::{Bus, Message, Subject, Subscription};
 use engine::Engine;
 use futures::StreamExt as _;
+use kernel::wait::{Condition, ExternalPattern, Verify};
 use kernel::{Role, RunId};
 
 use crate::common::{DEADLINE, System, create};
@@ -121,5 +122,43 @@ async fn a_scheduler_stops_in_order_in_the_middle_of_its_work() {
     assert!(scheduler.health().readiness().await.ready);
     let stopped = tokio::time::timeout(Duration::from_secs(10), scheduler.stop()).await.expect("in time");
     assert_eq!(stopped.unwrap(), service::Drained::Clean);
+    system.close().await;
+}
+
+#[tokio::test]
+async fn a_wait_that_can_be_verified_is_rung_for_and_no_other() {
+    let system = System::new().await;
+    let mut bells = system.stack.bus().subscribe("evt.wait.registered.>").await.unwrap();
+    let pattern = |verify: Option<Verify>| {
+        Condition::External(ExternalPattern {
+            source: "forge".into(),
+            event_type: "forge.merged".into(),
+            subject: "acme/shop#7".into(),
+            filter: None,
+            exclusive: false,
+            verify: verify.map(Box::new),
+        })
+    };
+    let verify = Verify { tool: "forge.look".into(), arguments: serde_json::Value::Null, when: "data.merged".into() };
+    let (plain, verified) = (system.create(None).await, system.create(None).await);
+    system.wait_for(plain, |_| pattern(None)).await;
+    system.wait_for(verified, |_| pattern(Some(verify))).await;
+    let scheduler = system
+        .scheduler(|config| {
+            config.reap_seconds = 1;
+            config.reconcile_shortest_seconds = 1;
+        })
+        .await;
+    let mut rung = 0;
+    while rung < 2 {
+        let message = next(&mut bells).await;
+        if !is_first(&message) {
+            assert_eq!(run_of(&message), verified);
+            rung += 1;
+        }
+    }
+    scheduler.stop().await.unwrap();
+    system.cancel(plain).await;
+    system.cancel(verified).await;
     system.close().await;
 }

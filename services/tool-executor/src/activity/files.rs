@@ -10,6 +10,9 @@
 //!   tmp        folder for temporary files of the command
 //!   acked      byte offset up to which the bus has confirmed
 //!   reason     why it is being ended, if it is
+//!   in         the pipe of its input, if it takes any
+//!   in.log     pieces of input, a line each
+//!   in.sent    byte offset in that up to which they were handed over
 //!   exit       its exit status, written by the supervisor
 //!   done       there once the exit frame is confirmed
 //! ```
@@ -125,6 +128,16 @@ impl Files {
         self.number("pid")
     }
 
+    /// Adds to the output of an activity that has no supervisor.
+    pub fn add_output(&self, bytes: &[u8]) -> io::Result<()> {
+        OpenOptions::new().create(true).append(true).mode(0o600).open(self.dir.join("out.log"))?.write_all(bytes)
+    }
+
+    /// Says how an activity that has no supervisor ended.
+    pub fn set_exit(&self, status: i32) -> io::Result<()> {
+        self.replace("exit", status.to_string().as_bytes())
+    }
+
     /// The shell's exit status: 128 and more for a signal.
     pub fn exit_status(&self) -> Option<i32> {
         self.number("exit")
@@ -153,6 +166,26 @@ impl Files {
 
     pub fn set_acked(&self, offset: u64) -> io::Result<()> {
         self.replace("acked", offset.to_string().as_bytes())
+    }
+
+    /// Whether it takes input.
+    pub fn takes_input(&self) -> bool {
+        self.dir.join("in").exists()
+    }
+
+    /// How far in the list of pieces of input they were handed over.
+    pub fn input_sent(&self) -> u64 {
+        self.number("in.sent").unwrap_or(0)
+    }
+
+    pub fn set_input_sent(&self, offset: u64) -> io::Result<()> {
+        self.replace("in.sent", offset.to_string().as_bytes())
+    }
+
+    /// Where its output is, as the system names it.
+    pub fn output_path(&self) -> PathBuf {
+        let path = self.dir.join("out.log");
+        path.canonicalize().unwrap_or(path)
     }
 
     /// Opens the output; it may not be there yet.

@@ -5,9 +5,11 @@
 //! completed: its exit frame does, and the observer concludes from it.
 
 mod files;
+mod input;
 mod limits;
 mod processes;
 mod publish;
+mod remote;
 mod supervisor;
 mod tail;
 
@@ -21,8 +23,9 @@ use bus::Publisher;
 use engine::{Engine, Lease};
 use jiff::Timestamp;
 use kernel::call::{Call, Exit};
+use kernel::command::{Command, ProgressCall};
 use kernel::units::later;
-use kernel::{CallId, RunId, RunState, TenantId};
+use kernel::{Block, CallId, Cause, RunId, RunState, TenantId, Trust};
 use service::Shutdown;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -30,12 +33,14 @@ use tokio_util::sync::CancellationToken;
 use crate::beside::Held;
 use crate::confine::Confinement;
 use crate::secrets::Secrets;
-use crate::workspace::Workspaces;
+use crate::workspace::{Workspace, Workspaces};
 use files::{Files, Home, Meta};
 use tail::{Follow, Tail};
 
 pub(crate) use files::Caps;
+pub(crate) use input::Piece;
 pub(crate) use limits::PerProcess;
+pub(crate) use remote::{Elsewhere, handle};
 pub(crate) use supervisor::ProcessCommand;
 
 /// How often it is looked up whether the run still wants an activity, in case the doorbell was not heard.
@@ -124,6 +129,19 @@ struct Live {
 #[derive(Debug)]
 pub struct Room(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
+/// Keeps a piece of input for a command that takes it and runs; whoever follows it hands it over. Whether there is one.
+///
+/// # Errors
+/// If its files can't be used.
+pub(crate) fn send(workspace: &Workspace, call: CallId, piece: &Piece) -> io::Result<bool> {
+    let files = Files::new(workspace, call);
+    if !files.exist() || !files.takes_input() || files.exit_status().is_some() || files.is_done() {
+        return Ok(false);
+    }
+    input::add(&files, piece)?;
+    Ok(true)
+}
+
 /// What keeps one follower going.
 struct Follower {
     activities: Activities,
@@ -133,6 +151,8 @@ struct Follower {
     wanted: CancellationToken,
     beyond: watch::Receiver<Option<&'static str>>,
     held: Held,
+    /// Why it is to be ended, for whoever asks about one that goes on elsewhere.
+    ending: Option<watch::Sender<Option<&'static str>>>,
     _registered: Registered,
     _room: Option<Room>,
 }
@@ -188,8 +208,39 @@ impl Activities {
         let exited = Arc::new(Notify::new());
         supervisor::spawn(activity.call, files.dir(), command, &self.inner.confinement, exited.clone()).await?;
         let follow = self.follow(activity, files, &meta, lock, exited);
-        self.keep_following(follow, lease, held, Some(room));
+        self.keep_following(follow, lease, held, Some(room), None);
         Ok(())
+    }
+
+    /// Follows an activity that goes on elsewhere, from wherever it was left, as long as the lease is held.
+    ///
+    /// # Errors
+    /// If its files can't be used.
+    pub(crate) fn follow_remote(
+        &self,
+        activity: Activity,
+        asks: Elsewhere,
+        lease: Lease,
+        held: Held,
+    ) -> io::Result<Attached> {
+        let files = self.files(&activity);
+        let meta = match files.meta() {
+            Some(meta) => {
+                metrics::counter!("tool_executor_reattached_total").increment(1);
+                meta
+            }
+            None => {
+                let caps = self.inner.limits.caps;
+                let meta = Meta { home: Home::here(), traceparent: asks.traceparent.clone(), caps };
+                files.create(&meta)?;
+                meta
+            }
+        };
+        let Some(lock) = files.lock()? else { return Ok(Attached::Held) };
+        let room = self.room();
+        let follow = Follow { remote: true, ..self.follow(activity, files, &meta, lock, Arc::new(Notify::new())) };
+        self.keep_following(follow, lease, held, room, Some(asks));
+        Ok(Attached::Following)
     }
 
     /// Takes up an activity that somebody else started and follows it to its end, or says that it is lost.
@@ -223,7 +274,7 @@ impl Activities {
         metrics::counter!("tool_executor_reattached_total").increment(1);
         let room = self.room();
         let follow = self.follow(activity, files, &meta, lock, Arc::new(Notify::new()));
-        self.keep_following(follow, lease, held, room);
+        self.keep_following(follow, lease, held, room, None);
         Ok(Attached::Following)
     }
 
@@ -281,11 +332,19 @@ impl Activities {
             caps,
             beyond,
             exited,
+            remote: false,
             lock,
         }
     }
 
-    fn keep_following(&self, follow: Follow, lease: Lease, held: Held, room: Option<Room>) {
+    fn keep_following(
+        &self,
+        follow: Follow,
+        lease: Lease,
+        held: Held,
+        room: Option<Room>,
+        elsewhere: Option<Elsewhere>,
+    ) {
         let (activity, files) = (follow.activity.clone(), follow.files.clone());
         let wanted = CancellationToken::new();
         let live = Live {
@@ -299,8 +358,16 @@ impl Activities {
         self.live().insert(activity.call, live);
         let _registered = Registered { activities: self.clone(), call: activity.call };
         let activities = self.clone();
-        let follower = Follower { activities, activity, files, lease, wanted, beyond, held, _registered, _room: room };
-        self.inner.shutdown.spawn(follower.run(follow));
+        let (ending, asks) = match elsewhere {
+            Some(elsewhere) => {
+                let (ending, ends) = watch::channel(None);
+                (Some(ending), Some(elsewhere.ask_to_the_end(files.clone(), ends)))
+            }
+            None => (None, None),
+        };
+        let follower =
+            Follower { activities, activity, files, lease, wanted, beyond, held, ending, _registered, _room: room };
+        self.inner.shutdown.spawn(follower.run(follow, asks));
         metrics::gauge!("tool_executor_activities").set(self.live().len() as f64);
     }
 }
@@ -345,7 +412,7 @@ impl std::fmt::Debug for Activities {
 impl Follower {
     /// Follows until the activity's end is published, or the lease is lost, or this executor stops: then the command goes
     /// on, and whoever takes the lease follows it.
-    async fn run(self, follow: Follow) {
+    async fn run(self, follow: Follow, asks: Option<impl Future<Output = ()>>) {
         let call = self.activity.call;
         let stopping = self.activities.inner.shutdown.stopping();
         let following = async { Tail::begin(follow).await?.follow().await };
@@ -354,6 +421,8 @@ impl Follower {
             () = self.lease.lost() => None,
             () = stopping.cancelled() => None,
             never = self.guard() => match never {},
+            never = asked(asks) => match never {},
+            never = self.input() => match never {},
         };
         match outcome {
             Some(Ok(exit)) => self.ended(&exit),
@@ -364,6 +433,27 @@ impl Follower {
         }
         self.held.release().await;
         self.lease.release().await;
+    }
+
+    /// Hands over what is sent to the command, and tells when it waits for something.
+    async fn input(&self) -> std::convert::Infallible {
+        // The pipe is made before the command is started, or never.
+        if !self.files.takes_input() {
+            return std::future::pending().await;
+        }
+        let Activity { run, call, ref tool, .. } = self.activity;
+        let (engine, source) = (&self.activities.inner.engine, format!("tool:{tool}/{call}"));
+        let asks = |name: String, words: String| {
+            let asks = Some(Block::new(words, Trust::Untrusted, source.clone()));
+            let command = Command::ProgressCall(Box::new(ProgressCall { asks, ..ProgressCall::of(call) }));
+            let cause = Cause { service: "tool-executor".to_owned(), ..Cause::default() };
+            async move {
+                if let Err(error) = engine.submit(run, command, format!("{call}/{name}"), cause).await {
+                    tracing::warn!(%call, %error, "that a command waits for input could not be told");
+                }
+            }
+        };
+        input::hand_over(self.files.clone(), call, asks).await
     }
 
     fn ended(&self, exit: &Exit) {
@@ -387,7 +477,13 @@ impl Follower {
             "process_cap" | "memory_cap" => Duration::ZERO,
             _ => self.activities.inner.limits.kill_grace,
         };
-        tail::end(&self.files, &self.activity, reason, grace).await;
+        match &self.ending {
+            // It is ended where it goes on, and its end is found there.
+            Some(ending) => {
+                ending.send_replace(Some(reason));
+            }
+            None => tail::end(&self.files, &self.activity, reason, grace).await,
+        }
         std::future::pending().await
     }
 
@@ -418,6 +514,14 @@ fn can_judge(home: &Home, files: &Files, deadline: Timestamp) -> bool {
     let restarted = home.host == here.host;
     let overdue = deadline.checked_add(FOREIGN_MARGIN).is_ok_and(|until| Timestamp::now() > until);
     files.exit_status().is_some() || home.pids == here.pids || restarted || overdue
+}
+
+/// Asks to the end; what comes of it is in the files.
+async fn asked(asks: Option<impl Future<Output = ()>>) -> std::convert::Infallible {
+    if let Some(asks) = asks {
+        asks.await;
+    }
+    std::future::pending().await
 }
 
 async fn until(time: Timestamp) {

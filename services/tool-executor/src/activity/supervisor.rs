@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use kernel::CallId;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use tokio::sync::{Notify, oneshot};
 
 use super::files::Caps;
@@ -35,6 +37,8 @@ pub(crate) struct ProcessCommand {
     pub limits: limits::PerProcess,
     /// What it may use as a whole.
     pub caps: Caps,
+    /// Whether its input stays open for what is sent.
+    pub input: bool,
 }
 
 /// Starts the supervisor in a process group of its own. Its folder must exist. `exited` is rung when it has ended.
@@ -65,6 +69,10 @@ pub(super) async fn spawn(
 }
 
 fn begin(call: CallId, dir: &Path, command: &ProcessCommand, confinement: &Confinement) -> io::Result<Child> {
+    if command.input {
+        // Before the bounds, within which nothing but files and folders may be made.
+        mkfifo(&dir.join("in"), Mode::S_IRUSR | Mode::S_IWUSR)?;
+    }
     confinement.enter(&command.bounds).map_err(io::Error::other)?;
     let mut child = Command::new("/bin/sh")
         .args(["-c", SCRIPT, "supervisor"])

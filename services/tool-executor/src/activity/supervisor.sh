@@ -9,11 +9,19 @@ here=$1 there=$2
 shift 2
 mkdir -p "$here/tmp"
 echo "$$" >"$here/pid.new" && mv -f "$here/pid.new" "$here/pid"
+input=/dev/null
+if [ -p "$here/in" ]; then
+  input=$here/in
+  # Held open, so that the command does not see the end of its input before somebody says so.
+  exec 3<>"$here/in"
+  trap 'exec 3>&-' USR1
+fi
 (
   umask 022
   cd "$there" || exit 126
+  exec 3>&-
   exec "$@"
-) </dev/null >>"$here/out.log" 2>&1 &
+) <"$input" >>"$here/out.log" 2>&1 &
 child=$!
 while :; do
   wait "$child"

@@ -47,6 +47,8 @@ pub(super) struct Tail {
     beyond: watch::Sender<Option<&'static str>>,
     /// Rung when the supervisor has ended, if it is this process's child.
     exited: std::sync::Arc<Notify>,
+    /// It has no processes here: only what is recorded says that it has ended.
+    remote: bool,
     _lock: File,
 }
 
@@ -60,6 +62,7 @@ pub(super) struct Follow {
     pub caps: Caps,
     pub beyond: watch::Sender<Option<&'static str>>,
     pub exited: std::sync::Arc<Notify>,
+    pub remote: bool,
     pub lock: File,
 }
 
@@ -75,7 +78,7 @@ impl Tail {
     /// Takes up where the last follower stopped: frames that it had cut and of which no confirmation is known are sent
     /// again as they were.
     pub async fn begin(follow: Follow) -> io::Result<Self> {
-        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, lock } = follow;
+        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, remote, lock } = follow;
         let cut = files.frames();
         let acked = files.acked();
         let confirmed = cut.iter().take_while(|end| end.offset <= acked).count();
@@ -96,6 +99,7 @@ impl Tail {
             since: Instant::now(),
             beyond,
             exited,
+            remote,
             _lock: lock,
         };
         for end in &cut[confirmed..] {
@@ -139,8 +143,10 @@ impl Tail {
     }
 
     async fn finish(mut self, ended: Ended) -> io::Result<Exit> {
-        // What the command left behind would go on writing for nobody.
-        processes::terminate(self.activity.call, self.files.pid(), Duration::ZERO).await;
+        if !self.remote {
+            // What the command left behind would go on writing for nobody.
+            processes::terminate(self.activity.call, self.files.pid(), self.files.output_path(), Duration::ZERO).await;
+        }
         while self.fill().await? {
             self.cut_due(false).await?;
         }
@@ -215,8 +221,12 @@ impl Tail {
     }
 
     fn ended(&self) -> impl Future<Output = Option<Ended>> + use<> {
-        let (files, call, since) = (self.files.clone(), self.activity.call, self.since);
-        async move { tokio::task::spawn_blocking(move || look(&files, call, since)).await.unwrap_or_default() }
+        let (files, call, since, remote) = (self.files.clone(), self.activity.call, self.since, self.remote);
+        let look = move || match remote {
+            true => files.exit_status().map(Ended::Status),
+            false => look(&files, call, since),
+        };
+        async move { tokio::task::spawn_blocking(look).await.unwrap_or_default() }
     }
 }
 
@@ -242,7 +252,7 @@ pub(super) async fn end(files: &Files, activity: &Activity, reason: &str, grace:
         tracing::warn!(call = %activity.call, %error, "could not note why an activity is being ended");
     }
     let supervisor = files.pid();
-    processes::terminate(activity.call, supervisor, grace).await;
+    processes::terminate(activity.call, supervisor, files.output_path(), grace).await;
     let deadline = Instant::now() + RECORD;
     while files.exit_status().is_none() && Instant::now() < deadline {
         tokio::time::sleep(LOOK[1]).await;

@@ -5,6 +5,7 @@ mod checkout;
 mod file;
 mod http;
 mod process;
+mod send;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,6 +39,7 @@ pub(crate) enum Builtin {
     RepoCheckout,
     ArtifactRead,
     Echo,
+    ActivitySend,
 }
 
 /// How a tool is carried out, ready to be.
@@ -83,6 +85,33 @@ pub(crate) struct Tools {
     pub process: ProcessOptions,
 }
 
+/// Sends the requests of tool files. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Requests {
+    egress: Egress,
+    secrets: Secrets,
+}
+
+impl Requests {
+    /// Sends one.
+    pub async fn send(&self, http: &HttpRequest, invocation: Invocation<'_>) -> Result<Content, ToolError> {
+        let sent = http::templated(&self.egress, &self.secrets, http, invocation).await;
+        sent.map_err(|error| ToolError { message: self.shown(&error.message), ..error })
+    }
+
+    /// A value as it may be shown.
+    pub fn visible(&self, mut value: Value) -> Value {
+        bus::clean_nul(&mut value);
+        self.secrets.redact_value(&mut value);
+        value
+    }
+
+    /// A text as it may be shown.
+    pub fn shown(&self, text: &str) -> String {
+        self.secrets.redact(text).into_owned()
+    }
+}
+
 impl FromStr for Builtin {
     type Err = ();
 
@@ -96,6 +125,7 @@ impl FromStr for Builtin {
             "repo.checkout" => Self::RepoCheckout,
             "artifact.read" => Self::ArtifactRead,
             "test.echo" => Self::Echo,
+            "activity.send" => Self::ActivitySend,
             _ => return Err(()),
         })
     }
@@ -105,7 +135,8 @@ impl Means {
     /// As policies name it.
     pub fn kind(&self) -> policy::ToolKind {
         match self {
-            Self::Builtin(Builtin::ShellRun) | Self::Process(_) => policy::ToolKind::Process,
+            // What a command is told is as good as a command.
+            Self::Builtin(Builtin::ShellRun | Builtin::ActivitySend) | Self::Process(_) => policy::ToolKind::Process,
             Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) | Self::Http(_) => policy::ToolKind::Http,
             Self::Builtin(_) => policy::ToolKind::Builtin,
         }
@@ -141,6 +172,9 @@ impl Means {
             }
             // Its tool's file does: arguments only fill the places that its author left.
             Self::Process(_) => Reach { named_command: Some(true), ..none },
+            Self::Builtin(Builtin::ActivitySend) => {
+                Reach { named_command: Some(process::is_named(text("text"), allow)), ..none }
+            }
             Self::Builtin(Builtin::FileRead | Builtin::FileWrite) => {
                 Reach { in_workspace: Some(crate::workspace::is_inside(text("path"))), ..none }
             }
@@ -178,6 +212,7 @@ impl Tools {
             }
             Means::Builtin(Builtin::ArtifactRead) => artifact::read(&self.artifacts, &self.reads, invocation).await,
             Means::Builtin(Builtin::Echo) => echo(invocation),
+            Means::Builtin(Builtin::ActivitySend) => send::send(self.workspaces.of(invocation.run), invocation).await,
             Means::Builtin(Builtin::ShellRun) | Means::Process(_) => Err(ToolError::final_(
                 "misconfigured",
                 "a command goes on by itself; its tool file must say `kind: activity`",
@@ -208,6 +243,11 @@ impl Tools {
     pub async fn probe(&self, probe: &kernel::tool::Probe, invocation: Invocation<'_>) -> Result<Asked, ToolError> {
         let asked = http::probe(&self.egress, &self.secrets, probe, invocation).await;
         asked.map_err(|error| self.without_secrets(error))
+    }
+
+    /// Requests that are sent for a call while it goes on elsewhere.
+    pub fn requests(&self) -> Requests {
+        Requests { egress: self.egress.clone(), secrets: self.secrets.clone() }
     }
 
     /// Whose request it is.

@@ -62,7 +62,8 @@ pub(super) fn shell(
     let command = required(invocation, "command")?;
     let arguments = vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_owned()];
     let cwd = text(invocation, "cwd").unwrap_or_default();
-    assemble(options, workspace, arguments, cwd, Declared::default())
+    let input = invocation.arguments.get("input").and_then(Value::as_bool).unwrap_or(false);
+    assemble(options, workspace, arguments, cwd, Declared { input, ..Declared::default() })
 }
 
 /// The program that a tool file names, with its places filled.
@@ -80,7 +81,8 @@ pub(super) fn program(
     for (name, value) in &process.env {
         env.insert(name.clone(), template::with_secrets(value, places, secrets)?.text);
     }
-    let declared = Declared { env, read: &process.read, network: process.network, limits: process.limits };
+    let declared =
+        Declared { env, read: &process.read, network: process.network, limits: process.limits, input: false };
     assemble(options, workspace, arguments, &cwd, declared)
 }
 
@@ -91,6 +93,7 @@ struct Declared<'a> {
     read: &'a [String],
     network: bool,
     limits: ProcessLimits,
+    input: bool,
 }
 
 fn assemble(
@@ -113,7 +116,7 @@ fn assemble(
     env.extend(declared.env);
     let (limits, caps) = options.limited(&declared.limits);
     let bounds = options.confinement.bounds(&root, declared.read, declared.network);
-    Ok(ProcessCommand { arguments, cwd, env, bounds, limits, caps })
+    Ok(ProcessCommand { arguments, cwd, env, bounds, limits, caps, input: declared.input })
 }
 
 /// The arguments with their places filled. One that is a place as a whole takes a list as several arguments, and is left out

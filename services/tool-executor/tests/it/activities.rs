@@ -296,3 +296,79 @@ async fn a_program_gets_its_arguments_whole() {
     assert!(exit.is_success());
     house.close(vec![executor]).await;
 }
+
+#[tokio::test]
+async fn what_threw_off_its_mark_and_its_group_is_ended_too() {
+    // Without its environment, in a session of its own, still writing to the same output; and its child with an output of its own.
+    let command = "setsid env -i sh -c 'sleep 1011 >/dev/null 2>&1 & echo begun; sleep 1012' & sleep 1013";
+    let house = house(command, "10m").await;
+    let executor = house.executor();
+    let (run, call) = begin(&house, command).await;
+    let sleeping = |seconds: &str| {
+        let argument = format!("sleep\0{seconds}\0");
+        let all = std::fs::read_dir("/proc").unwrap();
+        all.filter_map(|entry| std::fs::read(entry.ok()?.path().join("cmdline")).ok())
+            .filter(|line| line == argument.as_bytes())
+            .count()
+    };
+    until(|| sleeping("1011") == 1 && sleeping("1012") == 1 && sleeping("1013") == 1).await;
+    house.cancel(run).await;
+    let (_, exit) = house.output(call).await;
+    assert_eq!(exit.reason, "cancelled");
+    until(|| sleeping("1011") + sleeping("1012") + sleeping("1013") == 0).await;
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_supervisor_that_is_killed_takes_nothing_with_it_silently() {
+    let command = "echo one; sleep 1021";
+    let house = house(command, "10m").await;
+    let executor = house.executor();
+    let (run, call) = begin(&house, command).await;
+    until(|| !house.frames(call).is_empty()).await;
+    let pid = house.path("workspaces").join(format!("{run}/.esc/{call}/pid"));
+    let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let (output, exit) = house.output(call).await;
+    assert_eq!((output.as_slice(), exit.reason.as_str(), exit.code), (b"one\n".as_slice(), "lost", None));
+    until(|| processes(call) == 0).await;
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_command_asks_and_is_answered() {
+    let command = "printf 'proceed? '; read answer; echo got $answer; cat; echo end";
+    let tool = "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: 1m\n\
+         input: { type: object, properties: { command: { type: string }, input: { type: boolean } }, required: [command] }\n\
+         run: { builtin: shell.run }\n";
+    let allow = json!({ "commands": [command, "yes", "more", ""] }).to_string();
+    let house = House::new(&["activity.send"], &[("x.run", tool.to_owned())], &allow).await;
+    let executor = house.executor();
+    let begun = house.call("x.run", json!({ "command": command, "input": true }), Trust::Operator);
+    let call = begun.call_id;
+    let run = house.run(vec![begun]).await;
+    let asks = house
+        .event(run, |events| {
+            events.iter().find_map(|event| match event {
+                kernel::event::EventData::ToolProgressed(progressed) => progressed.asks.clone(),
+                _ => None,
+            })
+        })
+        .await;
+    assert!(asks.text.contains("proceed?") && asks.trust == Trust::Untrusted, "{asks:?}");
+    let sends = vec![
+        house.call("activity.send", json!({ "call_id": call, "text": "yes" }), Trust::Operator),
+        house.call("activity.send", json!({ "call_id": call, "text": "more", "end": true }), Trust::Operator),
+    ];
+    // It woke the run: the next turn answers, one after the other.
+    for send in sends {
+        let id = send.call_id;
+        house.turn(run, vec![send]).await;
+        let (end, code, block) = house.end_of(run, id).await;
+        assert_eq!((end, code.as_str()), ("tool.completed", ""), "{}", block.text);
+    }
+    let (output, exit) = house.output(call).await;
+    assert_eq!(String::from_utf8_lossy(&output), "proceed? got yes\nmore\nend\n");
+    assert!(exit.is_success());
+    house.close(vec![executor]).await;
+}

@@ -8,9 +8,11 @@ use bus::{ConsumeOptions, Delivery, Outcome, header};
 use engine::testing::TestStack;
 use engine::{Engine, ToolCatalog};
 use jiff::Timestamp;
-use kernel::call::{Approval, CallRequest, Exit, Observation, Verdict};
-use kernel::command::{ByOperator, Command, ConcludeCall, CreateRun, DecideApproval, TurnOutcome};
-use kernel::event::{EventData, RunCreated};
+use kernel::call::{Approval, CallRequest, Compensation, Exit, Observation, Verdict};
+use kernel::command::{
+    ByOperator, Command, ConcludeCall, CreateRun, DecideApproval, FireTimer, TurnOutcome, WaitRequest,
+};
+use kernel::event::{EventData, RunCreated, TimerPurpose};
 use kernel::{ApprovalId, Block, CallId, Cause, Role, RunId, RunState, TenantId, Trust};
 use serde_json::Value;
 use service::{Common, Running};
@@ -113,6 +115,10 @@ impl House {
             idempotent: spec.as_ref().is_some_and(|spec| spec.idempotent),
             schema_digest: catalog.digest(tool).unwrap_or_default().to_owned(),
             trust,
+            compensation: match spec.as_ref().and_then(|spec| spec.compensate.as_ref()) {
+                Some(_) => Compensation::Declared,
+                None => Compensation::None,
+            },
             timeout: spec.map_or(kernel::units::Duration::from_secs(5), |spec| spec.timeout),
         }
     }
@@ -124,6 +130,15 @@ impl House {
 
     /// A run whose workspace has these files, and whose first turn asks for these calls.
     pub async fn prepared_run(&self, calls: Vec<CallRequest>, files: &[(&str, &str)]) -> RunId {
+        self.run_with(calls, files, None).await
+    }
+
+    /// A run whose first turn asks for these calls, and waits.
+    pub async fn run_that(&self, calls: Vec<CallRequest>, wait: Option<WaitRequest>) -> RunId {
+        self.run_with(calls, &[], wait).await
+    }
+
+    async fn run_with(&self, calls: Vec<CallRequest>, files: &[(&str, &str)], wait: Option<WaitRequest>) -> RunId {
         let run = RunId::mint();
         for (name, content) in files {
             let folder = self.path("workspaces").join(run.to_string());
@@ -147,13 +162,32 @@ impl House {
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         let state = self.submit(Role::Ingress, run, create, "create").await;
+        self.commit(run, &state, calls, wait).await;
+        run
+    }
+
+    /// The open turn of a run asks for these calls.
+    pub async fn turn(&self, run: RunId, calls: Vec<CallRequest>) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let engine = self.engine(Role::Planner).await;
+        loop {
+            let state = engine.load(run).await.unwrap().unwrap();
+            if state.turn.is_some() {
+                return self.commit(run, &state, calls, None).await;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "no turn opens");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn commit(&self, run: RunId, state: &RunState, calls: Vec<CallRequest>, wait: Option<WaitRequest>) {
         let outcome = TurnOutcome {
             turn_id: state.turn.as_ref().unwrap().turn_id,
             based_on: state.seq,
             model: "test".to_owned(),
             text: None,
             calls,
-            wait: None,
+            wait,
             plan: None,
             say: Vec::new(),
             question: None,
@@ -165,8 +199,8 @@ impl House {
             finish_reason: None,
             model_ms: 1,
         };
-        self.submit(Role::Planner, run, Command::CommitTurn(Box::new(outcome)), "turn").await;
-        run
+        let key = format!("turn/{}", outcome.turn_id);
+        self.submit(Role::Planner, run, Command::CommitTurn(Box::new(outcome)), &key).await;
     }
 
     pub async fn submit(&self, role: Role, run: RunId, command: Command, key: &str) -> Arc<RunState> {
@@ -220,6 +254,31 @@ impl House {
         let reads = self.engine(Role::Ingress).await.reads();
         let stored = reads.events(&TenantId::default(), run, 0, 1000).await.unwrap();
         stored.iter().map(|event| event.decode().unwrap().data).collect()
+    }
+
+    /// Plays the scheduler: fires each timer of a put-off call of the run as it comes due, as long as it is polled.
+    pub async fn keep_time(&self, run: RunId) -> std::convert::Infallible {
+        let (engine, ingress) = (self.engine(Role::Scheduler).await, self.engine(Role::Ingress).await);
+        loop {
+            let state = ingress.load(run).await.unwrap().unwrap();
+            for (timer_id, timer) in state.timers.iter().filter(|(_, timer)| timer.purpose == TimerPurpose::Retry) {
+                let left = std::time::Duration::try_from(timer.due.duration_since(Timestamp::now()));
+                tokio::time::sleep(left.unwrap_or_default()).await;
+                let fire = Command::FireTimer(FireTimer { timer_id: *timer_id });
+                let _ = engine.submit(run, fire, format!("timer/{timer_id}"), Cause::default()).await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The attempts of a call that were followed by another, by their codes.
+    pub async fn attempts(&self, run: RunId) -> Vec<String> {
+        let events = self.events(run).await;
+        let attempts = events.into_iter().filter_map(|event| match event {
+            EventData::ToolProgressed(progressed) => progressed.attempt,
+            _ => None,
+        });
+        attempts.map(|attempt| format!("{} {}", attempt.class.as_str(), attempt.code)).collect()
     }
 
     /// How many events of this type the run has.

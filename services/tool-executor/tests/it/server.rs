@@ -29,6 +29,8 @@ struct Shared {
     plan: Vec<Plan>,
     /// Artifacts that were stored: their name and content.
     kept: Vec<(String, String)>,
+    /// Jobs that were started: their key, and how they stand.
+    jobs: Vec<(String, String)>,
     /// Requests by path.
     seen: Vec<(String, HeaderMap)>,
     /// What to answer at some paths.
@@ -44,6 +46,8 @@ pub enum Plan {
     Hang,
     /// It does not happen, and 503 is answered.
     Unavailable,
+    /// It does not happen, and 429 is answered.
+    Busy,
 }
 
 impl Server {
@@ -52,6 +56,9 @@ impl Server {
         let server = Self { addr: listener.local_addr().unwrap(), shared: Arc::default() };
         let router = Router::new()
             .route("/effect", post(effect).get(read_back))
+            .route("/jobs", post(start_job))
+            .route("/jobs/{id}", get(job).delete(cancel_job))
+            .route("/jobs-by-key/{key}", get(job_by_key))
             .route("/flaky/{id}", any(flaky))
             .route("/large", get(async || "x".repeat(40_000)))
             .route("/endless", get(endless))
@@ -95,6 +102,30 @@ impl Server {
         shared.seen.iter().filter(|(seen, _)| seen == path).map(|(_, headers)| headers.clone()).collect()
     }
 
+    /// How each job that was started stands.
+    pub fn jobs(&self) -> Vec<String> {
+        self.shared.lock().unwrap().jobs.iter().map(|(_, state)| state.clone()).collect()
+    }
+
+    /// From now on the job stands so.
+    pub fn set_job(&self, id: usize, state: &str) {
+        self.shared.lock().unwrap().jobs[id].1 = state.to_owned();
+    }
+
+    /// The declaration of a job behind HTTP.
+    pub fn job_tool(&self, name: &str, idempotent: bool) -> String {
+        format!(
+            "name: {name}\ndescription: Runs a job.\nkind: activity\neffect: external\nidempotent: {idempotent}\ntimeout: 1m\n\
+             input: {{ type: object, properties: {{ number: {{ type: integer }} }} }}\n\
+             run: {{ http: {{ method: POST, url: \"{jobs}\", allow_private: true }} }}\n\
+             status: {{ http: {{ method: GET, url: \"{jobs}/{{result.id}}\", allow_private: true }}, state: /state, done: [passed], failed: [failed, cancelled] }}\n\
+             cancel: {{ http: {{ method: DELETE, url: \"{jobs}/{{result.id}}\", allow_private: true }} }}\n\
+             probe: {{ http: {{ method: GET, url: \"{by_key}/{{idempotency_key}}\", allow_private: true }}, done: /id }}\n",
+            jobs = self.url("/jobs"),
+            by_key = self.url("/jobs-by-key"),
+        )
+    }
+
     fn next(&self) -> Option<Plan> {
         let plan = &mut self.shared.lock().unwrap().plan;
         (!plan.is_empty()).then(|| plan.remove(0))
@@ -131,8 +162,40 @@ async fn effect(State(server): State<Server>, headers: HeaderMap, Json(body): Js
     match plan {
         None => Json(json!({ "ok": true })).into_response(),
         Some(Plan::Unavailable) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Some(Plan::Busy) => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")], "later").into_response(),
         Some(Plan::HappenAndHang | Plan::Hang) => std::future::pending().await,
     }
+}
+
+/// Starts a job; by plan without an answer.
+async fn start_job(State(server): State<Server>, headers: HeaderMap) -> Response {
+    let plan = server.next();
+    let id = {
+        let mut shared = server.shared.lock().unwrap();
+        shared.jobs.push((headers["idempotency-key"].to_str().unwrap().to_owned(), "queued".to_owned()));
+        shared.jobs.len() - 1
+    };
+    match plan {
+        None => (StatusCode::CREATED, Json(json!({ "id": id }))).into_response(),
+        Some(_) => std::future::pending().await,
+    }
+}
+
+async fn job(State(server): State<Server>, Path(id): Path<usize>) -> Response {
+    match server.jobs().get(id) {
+        Some(state) => Json(json!({ "id": id, "state": state })).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+async fn cancel_job(State(server): State<Server>, Path(id): Path<usize>) -> StatusCode {
+    server.set_job(id, "cancelled");
+    StatusCode::NO_CONTENT
+}
+
+async fn job_by_key(State(server): State<Server>, Path(key): Path<String>) -> Response {
+    let found = server.shared.lock().unwrap().jobs.iter().position(|(known, _)| *known == key);
+    found.map_or(StatusCode::NOT_FOUND.into_response(), |id| Json(json!({ "id": id })).into_response())
 }
 
 async fn read_back(State(server): State<Server>) -> Json<Value> {

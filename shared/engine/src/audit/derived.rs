@@ -139,15 +139,19 @@ fn run(state: &RunState) -> Value {
         Status::Waiting => state.wake_kinds().into_iter().map(kernel::wait::WakeKind::as_str).collect(),
         _ => Vec::new(),
     };
-    let dispatchable = |status| matches!(status, CallStatus::Requested | CallStatus::Approved);
-    let wanted = state.queued || state.turn.is_some() || state.calls.values().any(|call| dispatchable(call.status));
+    let dispatchable = |call: &kernel::call::Call| {
+        let held = call.put_off.is_some() || (state.paused && !call.request.is_compensation());
+        matches!(call.status, CallStatus::Requested | CallStatus::Approved) && !held
+    };
+    let to_do = state.to_compensate().is_some() || state.calls.values().any(dispatchable);
+    let wanted = to_do || (!state.paused && (state.queued || state.turn.is_some()));
     let turn = state.turn.as_ref();
     let usage = &state.spent.usage;
     json!({
         "tenant": state.tenant, "agent": state.agent, "agent_digest": state.agent_digest, "sampled": state.sampled,
         "created_at": micros(state.created_at), "updated_at": micros(state.updated_at), "seq": state.seq,
         "status": status.as_str(), "rule": state.ending.as_ref().map(|ending| ending.rule),
-        "attention": wanted && !state.paused && !state.ended, "turn_id": turn.map(|turn| turn.turn_id),
+        "attention": wanted && !state.ended, "turn_id": turn.map(|turn| turn.turn_id),
         "not_before": turn.and_then(|turn| turn.not_before).map(micros), "wake_kinds": kinds.join(","),
         "turns": state.spent.turns, "tool_calls": state.spent.tool_calls, "model_calls": usage.model_calls,
         "input_tokens": usage.input_tokens, "cached_tokens": usage.cached_tokens,
@@ -163,6 +167,7 @@ fn leaves(state: &RunState, wait: &Wait) -> Vec<(String, Value)> {
         };
         let due = match condition {
             Condition::Timer { due, .. } => Some(micros(*due)),
+            Condition::External(pattern) if pattern.verify.is_some() => state.wait_since.map(micros),
             _ => None,
         };
         json!({

@@ -21,7 +21,7 @@ pub use cursor::InvalidCursor;
 pub use events::StoredEvent;
 pub use queue::Queued;
 pub use runs::{Page, ReadError, RunFilter, RunRow};
-pub use upkeep::{AttentionRow, Counts, StartedCall};
+pub use upkeep::{AttentionRow, Counts, StartedCall, VerifiedWait};
 pub use waits::WaitRow;
 
 /// Most rows that one read returns, whatever the limit asked for.

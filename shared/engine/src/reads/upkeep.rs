@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use kernel::{CallId, RunId, Seq, Status, TenantId, Timestamp, TurnId, call::CallStatus};
+use kernel::{CallId, RunId, Seq, Status, TenantId, Timestamp, TurnId, WaitId, call::CallStatus};
 use serde::Serialize;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
@@ -51,6 +51,21 @@ pub struct StartedCall {
     pub started_at: Timestamp,
 }
 
+/// A wait for an outside event of which can be found out whether it has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VerifiedWait {
+    /// The run that waits.
+    pub run_id: RunId,
+    /// Its wait.
+    pub wait_id: WaitId,
+    /// Which condition of it.
+    pub leaf: u32,
+    /// Since when it waits.
+    pub since: Timestamp,
+    /// When it gives up.
+    pub deadline: Option<Timestamp>,
+}
+
 /// How much there is of everything, for gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -83,6 +98,18 @@ pub(crate) const ATTENTION: &str = concat!(
     instant!("$2"),
     "
              order by run_id limit $3"
+);
+
+/// Conditions that can be verified behind condition $3 of wait $2 of run $1, $4 of them at most.
+pub(crate) const VERIFIED: &str = concat!(
+    "select run_id, wait_id, leaf, ",
+    micros!("since"),
+    ", ",
+    micros!("deadline"),
+    "
+             from waits
+             where kind = 'external' and due is not null and (run_id, wait_id, leaf) > ($1, $2, $3)
+             order by run_id, wait_id, leaf limit $4"
 );
 
 impl Reads {
@@ -141,6 +168,30 @@ impl Reads {
         rows.iter().map(started_call).collect::<Result<_, _>>().map_err(read())
     }
 
+    /// Waits for outside events that can be verified, from behind a condition by its run, wait and number: the next page.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn verified_waits_after(
+        &self,
+        after: Option<(RunId, WaitId, u32)>,
+        most: u32,
+    ) -> Result<Vec<VerifiedWait>, EngineError> {
+        let read = || pg("listing waits to verify");
+        let (run, wait, leaf) = after.map_or((Uuid::nil(), Uuid::nil(), -1), |(run, wait, leaf)| {
+            (run.0, wait.0, i32::try_from(leaf).unwrap_or(i32::MAX))
+        });
+        let rows = sqlx::query(VERIFIED)
+            .bind(run)
+            .bind(wait)
+            .bind(leaf)
+            .bind(limit(most))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
+        rows.iter().map(verified_wait).collect::<Result<_, _>>().map_err(read())
+    }
+
     /// How much there is of everything. Reads whole tables: ask seldom.
     ///
     /// # Errors
@@ -192,6 +243,17 @@ fn started_call(row: &PgRow) -> Result<StartedCall, sqlx::Error> {
         status: row.word("status")?,
         executor: row.get("executor")?,
         started_at: row.time("started_at")?,
+    })
+}
+
+fn verified_wait(row: &PgRow) -> Result<VerifiedWait, sqlx::Error> {
+    let row = Cells(row);
+    Ok(VerifiedWait {
+        run_id: RunId(row.get("run_id")?),
+        wait_id: WaitId(row.get("wait_id")?),
+        leaf: row.get::<i32>("leaf")?.unsigned_abs(),
+        since: row.time("since")?,
+        deadline: row.time_if_any("deadline")?,
     })
 }
 

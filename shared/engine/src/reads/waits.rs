@@ -60,7 +60,7 @@ impl Reads {
             micros!("due"), ", ", micros!("deadline"), ", ", micros!("since"), "
              from (
                 select w.run_id, r.agent, w.wait_id, w.leaf, w.kind, w.resource_key, w.event_type, w.filter, w.exclusive,
-                       w.why, w.due, w.deadline, w.since
+                       w.why, case when w.kind = 'timer' then w.due end as due, w.deadline, w.since
                 from waits w join runs r on r.run_id = w.run_id
                 where w.tenant = $1
                 union all

@@ -51,6 +51,7 @@ pub fn wait_for_forge(state: &kernel::RunState, subject: &str, filter: Option<&s
         subject: subject.into(),
         filter: filter.map(str::to_owned),
         exclusive: false,
+        verify: None,
     };
     let on = WaitExpr::from(Condition::External(pattern));
     let wait = WaitRequest { on, why: "to see".into(), assumes: None, expects: None, deadline: None };

@@ -9,6 +9,7 @@ mod externals;
 mod history;
 mod keeping;
 mod leases;
+mod limiter;
 mod reads;
 mod support;
 mod timers;

@@ -115,7 +115,15 @@ fn only_one(subject: &str) -> WaitExpr {
 
 fn pattern(subject: &str, exclusive: bool) -> WaitExpr {
     let (source, event_type) = ("forge".into(), "forge.*".into());
-    Condition::External(ExternalPattern { source, event_type, subject: subject.into(), filter: None, exclusive }).into()
+    Condition::External(ExternalPattern {
+        source,
+        event_type,
+        subject: subject.into(),
+        filter: None,
+        exclusive,
+        verify: None,
+    })
+    .into()
 }
 
 fn timer(run: RunId, name: &str, millis: i64) -> WaitExpr {
@@ -234,6 +242,7 @@ async fn conditions_on_one_key_are_met_by_what_came_before_in_any_order() {
             subject: "a".into(),
             filter: Some(filter.into()),
             exclusive: false,
+            verify: None,
         })
         .into()
     };

@@ -6,8 +6,10 @@ use jiff::Timestamp;
 
 use super::{Report, rules};
 use crate::{
-    call::{Approval, Binding, CallRequest},
-    event::{ApprovalGranted, Event, EventData, Finding, ToolReconciled, ToolStarted},
+    call::{Approval, Binding, CallRequest, Compensation},
+    event::{
+        ApprovalGranted, Event, EventData, Finding, Outcome, TimerPurpose, ToolProgressed, ToolReconciled, ToolStarted,
+    },
     ids::{ApprovalId, CallId},
     tool::needs_start,
     trust::Trust,
@@ -46,6 +48,12 @@ pub(super) struct Calls {
     ended: HashSet<CallId>,
     questions: BTreeMap<ApprovalId, Question>,
     asked: HashSet<ApprovalId>,
+    /// Effects that have happened and can be undone, oldest first, with how far their calls may be believed.
+    done: Vec<(CallId, Trust)>,
+    /// Whether the run is ending, or has ended, without success.
+    unsuccessful: bool,
+    /// Calls put off until then, whose timer is not set yet.
+    without_timer: Vec<Timestamp>,
 }
 
 /// An open call.
@@ -57,6 +65,7 @@ struct Trace {
     permit: Permit,
     attempts: u32,
     started_at: Option<Timestamp>,
+    put_off: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +104,18 @@ impl Calls {
         match &event.data {
             EventData::ToolRequested(requested) => self.request(event, &requested.call, report),
             EventData::ToolStarted(started) => self.start(event, started, report),
+            EventData::ToolProgressed(progressed) => self.progress(event, progressed, report),
+            EventData::ToolDue(due) => self.due(event, due.call_id, report),
+            EventData::TimerSet(set) if set.purpose == TimerPurpose::Retry => {
+                self.without_timer.retain(|until| *until != set.due);
+            }
+            EventData::RunCancelRequested(requested) => {
+                self.unsuccessful = requested.ending.outcome != Outcome::Completed;
+            }
+            EventData::RunFailed(_) | EventData::RunCancelled(_) => {
+                let left = &self.done;
+                report.expect(left.is_empty(), event, rules::COMPENSATED, || format!("not undone: {left:?}"));
+            }
             EventData::ToolInDoubt(doubt) => {
                 let started = self.open.get_mut(&doubt.call_id).filter(|call| call.may_have_happened());
                 let known = started.map(|call| call.progress = Progress::InDoubt).is_some();
@@ -122,12 +143,18 @@ impl Calls {
         let call_id = request.call_id;
         let new = !self.open.contains_key(&call_id) && !self.ended.contains(&call_id);
         report.expect(new, event, rules::REQUESTED_ONCE, || format!("call {call_id} was requested before"));
+        if let Compensation::Of(undone) = request.compensation {
+            let newest = self.done.pop().is_some_and(|(done, _)| done == undone);
+            let in_turn = newest && self.unsuccessful && self.open.is_empty();
+            report.expect(in_turn, event, rules::COMPENSATED, || format!("{undone} is not to be undone now"));
+        }
         let trace = Trace {
             request: request.clone(),
             progress: Progress::Unstarted,
             permit: Permit::NotAsked,
             attempts: 0,
             started_at: None,
+            put_off: None,
         };
         self.open.insert(call_id, trace);
     }
@@ -150,6 +177,35 @@ impl Calls {
         report.expect(granted, event, rules::AS_GRANTED, || format!("call {call_id} stands at {:?}", call.permit));
         call.progress = Progress::Started;
         call.started_at = Some(event.at);
+        call.put_off = None;
+    }
+
+    fn progress(&mut self, event: &Event, progressed: &ToolProgressed, report: &mut Report) {
+        let call_id = progressed.call_id;
+        let found = progressed.handle.is_some() && progressed.put_off.is_none();
+        let known = |call: &&mut Trace| match call.progress {
+            Progress::Unstarted | Progress::Started => true,
+            Progress::InDoubt => found,
+            Progress::FoundDone => false,
+        };
+        let Some(call) = self.open.get_mut(&call_id).filter(known) else {
+            return report.add(Some(event.seq), rules::ONE_END, format!("call {call_id} can't be known to go on"));
+        };
+        if call.progress == Progress::InDoubt {
+            call.progress = Progress::Started;
+        }
+        if let Some(until) = progressed.put_off {
+            // Whoever was at it says so: nothing of it is under way.
+            call.progress = Progress::Unstarted;
+            call.put_off = Some(until);
+            self.without_timer.push(until);
+        }
+    }
+
+    fn due(&mut self, event: &Event, call_id: CallId, report: &mut Report) {
+        let put_off = self.open.get_mut(&call_id).and_then(|call| call.put_off.take());
+        let in_time = put_off.is_some_and(|until| until <= event.at);
+        report.expect(in_time, event, rules::PUT_OFF, || format!("call {call_id} is put off until {put_off:?}"));
     }
 
     fn reconcile(&mut self, event: &Event, reconciled: &ToolReconciled, report: &mut Report) {
@@ -175,7 +231,10 @@ impl Calls {
         report.expect(self.asked.insert(id), event, rules::DECIDED_ONCE, || format!("{id} was asked before"));
         if let Some(call) = approval.call_id {
             match self.open.get_mut(&call) {
-                Some(trace) => trace.permit = Permit::Asked,
+                Some(trace) => {
+                    trace.permit = Permit::Asked;
+                    trace.put_off = None;
+                }
                 None => report.add(Some(event.seq), rules::ONE_END, format!("call {call} is not open")),
             }
         }
@@ -211,8 +270,11 @@ impl Calls {
             return report.add(Some(event.seq), rules::ONE_END, format!("call {call_id} is not open, now {end:?}"));
         };
         self.ended.insert(call_id);
-        let CallRequest { kind, effect, idempotent, .. } = call.request;
+        let CallRequest { kind, effect, idempotent, compensation, trust, .. } = call.request;
         let started = call.may_have_happened();
+        if end == End::Completed && compensation == Compensation::Declared {
+            self.done.push((call_id, trust));
+        }
         match end {
             End::Completed | End::Failed => {
                 let ready = started || !needs_start(kind, effect, idempotent);
@@ -239,9 +301,24 @@ impl Calls {
         !self.open.is_empty()
     }
 
-    /// Open calls of which nothing has happened.
+    /// Open calls of which nothing has happened, and which an ending stops.
     pub(super) fn unstarted(&self) -> impl Iterator<Item = CallId> {
-        self.open.iter().filter(|(_, call)| !call.may_have_happened()).map(|(call, _)| *call)
+        let stops = |call: &Trace| !call.may_have_happened() && !call.request.is_compensation();
+        self.open.iter().filter(move |(_, call)| stops(call)).map(|(call, _)| *call)
+    }
+
+    pub(super) fn is_compensation(&self, call: CallId) -> bool {
+        self.open.get(&call).is_some_and(|call| call.request.is_compensation())
+    }
+
+    /// Whether effects have to be undone before the run ends.
+    pub(super) fn owes_compensation(&self) -> bool {
+        self.unsuccessful && !self.done.is_empty()
+    }
+
+    /// How far the newest effect that is not undone may be believed.
+    pub(super) fn trust_to_undo(&self) -> Option<Trust> {
+        self.done.last().map(|(_, trust)| *trust)
     }
 
     pub(super) fn trust(&self, call: CallId) -> Option<Trust> {
@@ -264,12 +341,16 @@ impl Calls {
             let ends = !matches!(call.permit, Permit::Refused);
             report.expect_now(ends, rules::ONE_END, || format!("call {id} was refused, and still open"));
         }
+        let untimed = &self.without_timer;
+        report.expect_now(untimed.is_empty(), rules::PUT_OFF, || format!("no timer is set for {untimed:?}"));
     }
 
     /// Of a run that is not held: only what waits for a person may be open. That a person is asked for ever is not a fault
     /// of the runtime, that nobody says no in time is.
     pub(super) fn settled(&self, at: Timestamp, report: &mut Report) {
-        for (id, call) in self.open.iter().filter(|(_, call)| !matches!(call.permit, Permit::Asked)) {
+        let wanted =
+            |call: &Trace| !matches!(call.permit, Permit::Asked) && call.put_off.is_none_or(|until| until <= at);
+        for (id, call) in self.open.iter().filter(|(_, call)| wanted(call)) {
             report.add(None, rules::SETTLED, format!("nobody is at call {id} ({:?})", call.progress));
         }
         for (id, question) in self.questions.iter().filter(|(_, question)| question.expires_at <= at) {

@@ -17,7 +17,8 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn see(&mut self, event: &Event, calls: &Calls, waits: &Waits, report: &mut Report) {
         if let Some(name) = new_work(&event.data) {
-            report.expect(self.ending.is_none(), event, rules::NO_NEW_WORK, || format!("`{name}` while ending"));
+            let allowed = self.ending.is_none() || is_about_compensation(&event.data, calls);
+            report.expect(allowed, event, rules::NO_NEW_WORK, || format!("`{name}` while ending"));
         }
         match &event.data {
             EventData::RunQueued(_) => self.queued = true,
@@ -27,7 +28,8 @@ impl Control {
             EventData::BudgetExceeded(_) => self.exceeded = true,
             EventData::ToolStarted(started) => {
                 let call = started.call_id;
-                report.expect(!self.paused, event, rules::HELD, || format!("call {call} starts while held"));
+                let held = self.paused && !calls.is_compensation(call);
+                report.expect(!held, event, rules::HELD, || format!("call {call} starts while held"));
             }
             EventData::RunCancelRequested(requested) => {
                 self.queued = false;
@@ -69,7 +71,8 @@ impl Control {
     pub(super) fn rest(&self, calls: &Calls, report: &mut Report) {
         let ending = self.ending.is_some();
         report.expect_now(!self.exceeded || ending, rules::BUDGET_ENDS, || "the run goes on".to_owned());
-        let waits_for_calls = self.ended || !ending || (calls.any_open() && calls.unstarted().next().is_none());
+        let has_reason = (calls.any_open() || calls.owes_compensation()) && calls.unstarted().next().is_none();
+        let waits_for_calls = self.ended || !ending || has_reason;
         report.expect_now(waits_for_calls, rules::REACHES_ALL, || {
             "the run is ending, for nothing or too slow".to_owned()
         });
@@ -78,6 +81,18 @@ impl Control {
     pub(super) fn settled(&self, report: &mut Report) {
         report.expect_now(self.paused || !self.queued, rules::SETTLED, || "nobody let the run begin".to_owned());
         report.expect_now(self.ended || self.ending.is_none(), rules::SETTLED, || "the run never ends".to_owned());
+    }
+}
+
+/// Whether what begins is the undoing of an effect, which is what an ending may begin.
+fn is_about_compensation(data: &EventData, calls: &Calls) -> bool {
+    match data {
+        EventData::ToolRequested(requested) => requested.call.is_compensation(),
+        EventData::ToolStarted(started) => calls.is_compensation(started.call_id),
+        EventData::ApprovalRequested(requested) => {
+            requested.approval.call_id.is_some_and(|call| calls.is_compensation(call))
+        }
+        _ => false,
     }
 }
 

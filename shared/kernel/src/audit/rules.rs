@@ -61,6 +61,11 @@ rules! {
     /// Only a call in doubt is reconciled, and "not done" is believed only when the effect can't be under way any more.
     RECONCILED = "calls.reconciled";
 
+    /// A call that is put off has a timer, and is due no sooner.
+    PUT_OFF = "calls.put_off";
+    /// What can be undone is undone when the run ends without success, and only then: newest first, each once.
+    COMPENSATED = "calls.compensated";
+
     /// A question is decided once, while it is open and not after its time.
     DECIDED_ONCE = "approvals.decided_once";
     /// A yes is bound to what was shown, or to what the operator made of it.

@@ -29,7 +29,19 @@ impl Provenance {
                 Speaker::Operator => self.enters(event, message.block.trust),
                 Speaker::Agent => self.derived(event, message.block.trust, report),
             },
+            EventData::ToolRequested(requested) if requested.call.is_compensation() => {
+                let undone = calls.trust_to_undo().unwrap_or(Trust::Untrusted);
+                let most = undone.min(self.lowest(event.seq));
+                report.expect(requested.call.trust <= most, event, rules::TRUST, || {
+                    format!("undoing what was believed {most:?} is taken for {:?}", requested.call.trust)
+                });
+            }
             EventData::ToolRequested(requested) => self.derived(event, requested.call.trust, report),
+            EventData::ToolProgressed(progressed) => {
+                if let Some(asks) = &progressed.asks {
+                    self.enters(event, asks.trust);
+                }
+            }
             EventData::ArtifactCreated(created) => self.derived(event, created.artifact.trust, report),
             EventData::ArtifactUpdated(updated) => self.derived(event, updated.artifact.trust, report),
             EventData::ApprovalRequested(requested) => {

@@ -56,7 +56,8 @@ impl Turns {
             EventData::ApprovalGranted(granted) => self.answered(event, calls.is_question(granted.approval_id)),
             EventData::ApprovalDenied(denied) => self.answered(event, calls.is_question(denied.approval_id)),
             EventData::ApprovalExpired(expired) => self.answered(event, calls.is_question(expired.approval_id)),
-            EventData::ToolRequested(_) => {
+            EventData::ToolProgressed(progressed) if progressed.asks.is_some() => self.cause = Some(event.seq),
+            EventData::ToolRequested(requested) if !requested.call.is_compensation() => {
                 self.tool_calls += 1;
                 let most = self.limits.tool_calls;
                 let kept = most.is_none_or(|most| self.tool_calls <= most);

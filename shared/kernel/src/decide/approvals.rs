@@ -13,7 +13,9 @@ use crate::{
 
 impl Decider {
     pub(super) fn ask_approval(&mut self, approval: &Approval) -> Result<(), Rejection> {
-        self.refuse_if_ending()?;
+        if !approval.call_id.is_some_and(|call| self.is_compensation(call)) {
+            self.refuse_if_ending()?;
+        }
         if let Some(call_id) = approval.call_id {
             let call = self.state.calls.get(&call_id).ok_or(Rejection::CallNotOpen(call_id))?;
             if !matches!(call.status, CallStatus::Requested | CallStatus::Approved) {

@@ -2,11 +2,15 @@
 
 use super::Decider;
 use crate::{
-    call::{Call, CallFailure, CallResult, CallStatus, Exit, Observation},
-    command::{CancelCall, CompleteCall, ConcludeCall, DenyCall, DoubtCall, FailCall, ReconcileCall, StartCall},
+    apply::retry_timer,
+    call::{Call, CallFailure, CallRequest, CallResult, CallStatus, Compensation, Exit, Observation},
+    command::{
+        CancelCall, CompensateCall, CompleteCall, ConcludeCall, DenyCall, DoubtCall, FailCall, ProgressCall,
+        ReconcileCall, StartCall,
+    },
     event::{
-        Finding, ObservationRecorded, ToolCancelled, ToolCompleted, ToolDenied, ToolFailed, ToolInDoubt,
-        ToolReconciled, ToolStarted,
+        Finding, ObservationRecorded, TimerPurpose, TimerSet, ToolCancelled, ToolCompleted, ToolDenied, ToolFailed,
+        ToolInDoubt, ToolProgressed, ToolReconciled, ToolRequested, ToolStarted,
     },
     ids::CallId,
     mutants::{Mutant, broken},
@@ -39,10 +43,11 @@ impl Decider {
     }
 
     pub(super) fn start_call(&mut self, start: &StartCall) -> Result<(), Rejection> {
-        if !broken(Mutant::StartsWhileEnding) {
+        let compensates = self.is_compensation(start.call_id);
+        if !compensates && !broken(Mutant::StartsWhileEnding) {
             self.refuse_if_ending()?;
         }
-        if self.state.paused && !broken(Mutant::StartsWhileHeld) {
+        if self.state.paused && !compensates && !broken(Mutant::StartsWhileHeld) {
             return Err(Rejection::Paused);
         }
         let call = self.call(start.call_id)?;
@@ -67,6 +72,50 @@ impl Decider {
             binding: start.binding.clone(),
         };
         self.emit(started);
+        Ok(())
+    }
+
+    /// Whether a call undoes another one's effect: that may be done while the run is ending, whoever held it before.
+    pub(super) fn is_compensation(&self, call_id: CallId) -> bool {
+        self.state.calls.get(&call_id).is_some_and(|call| call.request.is_compensation())
+    }
+
+    /// An attempt that failed, a place outside where it goes on, a question: the call stays open. One that is put off is
+    /// nobody's until its timer fires.
+    pub(super) fn progress_call(&mut self, progress: &ProgressCall) -> Result<(), Rejection> {
+        let call_id = progress.call_id;
+        let call = self.call(call_id)?;
+        let found = call.status == CallStatus::InDoubt && progress.handle.is_some() && progress.put_off.is_none();
+        if !found && !matches!(call.status, CallStatus::Requested | CallStatus::Approved | CallStatus::Started) {
+            return Err(Rejection::CallStatus(call_id, call.status));
+        }
+        if progress.put_off.is_some() && !call.request.is_compensation() {
+            self.refuse_if_ending()?;
+        }
+        let ProgressCall { attempt, put_off, reason, handle, asks, .. } = progress.clone();
+        self.emit(ToolProgressed { call_id, attempt, put_off, reason, handle, asks });
+        if let Some(due) = put_off.filter(|_| !broken(Mutant::PutsOffForEver)) {
+            let timer_id = retry_timer(self.state.run_id, call_id, self.state.seq);
+            self.emit(TimerSet { timer_id, due, purpose: TimerPurpose::Retry });
+        }
+        Ok(())
+    }
+
+    /// Asks for the call that undoes the newest effect which is not undone. It is believed no more than what the run has seen.
+    pub(super) fn compensate_call(&mut self, compensate: &CompensateCall) -> Result<(), Rejection> {
+        let request = &compensate.request;
+        let undone = match request.compensation {
+            Compensation::Of(undone) => undone,
+            Compensation::None | Compensation::Declared => return Err(Rejection::NothingToCompensate(request.call_id)),
+        };
+        if self.state.to_compensate() != Some(undone) {
+            return Err(Rejection::NothingToCompensate(undone));
+        }
+        let undone_trust = self.state.undo.back().map_or(Trust::Untrusted, |undo| undo.trust);
+        let trust = request.trust.join(self.state.lowest_trust).join(undone_trust);
+        // It belongs to no turn: the runtime asks for it, by the id that it would have.
+        let turn_id = crate::TurnId::derive(self.state.run_id, &format!("compensation/{undone}"));
+        self.emit(ToolRequested { call: CallRequest { trust, ..request.clone() }, turn_id });
         Ok(())
     }
 

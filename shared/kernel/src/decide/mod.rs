@@ -67,6 +67,8 @@ pub fn decide(
         Command::DecideApproval(decision) => decider.decide_approval(decision),
         Command::ExpireApproval(expire) => decider.expire_approval(expire),
         Command::StartCall(start) => decider.start_call(start),
+        Command::ProgressCall(progress) => decider.progress_call(progress),
+        Command::CompensateCall(compensate) => decider.compensate_call(compensate),
         Command::CompleteCall(complete) => decider.complete_call(complete),
         Command::FailCall(fail) => decider.fail_call(fail),
         Command::CancelCall(cancel) => decider.cancel_call(cancel),
@@ -116,6 +118,7 @@ impl Decider {
             return;
         }
         self.close_moot_approvals();
+        self.drop_moot_retries();
         if let Some(ending) = self.state.ending.clone() {
             self.finish_when_quiet(ending);
             return;
@@ -139,6 +142,19 @@ impl Decider {
             self.state.approvals.values().filter(|each| moot(each)).map(|each| each.approval_id).collect();
         for approval_id in moot {
             self.emit(ApprovalExpired { approval_id, reason: "the call has ended".to_owned() });
+        }
+    }
+
+    /// A call that has ended, or goes on already, needs no timer any more.
+    fn drop_moot_retries(&mut self) {
+        use crate::event::TimerPurpose;
+        let wanted = |id: &TimerId| {
+            self.state.calls.values().any(|call| call.put_off.is_some_and(|put_off| put_off.timer_id == *id))
+        };
+        let retries = self.state.timers.iter().filter(|(_, timer)| timer.purpose == TimerPurpose::Retry);
+        let timer_ids: Vec<_> = retries.map(|(id, _)| *id).filter(|id| !wanted(id)).collect();
+        if !timer_ids.is_empty() {
+            self.emit(TimerCancelled { timer_ids });
         }
     }
 
@@ -186,7 +202,9 @@ impl Decider {
         }
         self.cancel_unstarted_calls("the run is ending");
         let open_calls: Vec<_> = self.state.started_calls().map(|call| call.request.call_id).collect();
-        if open_calls.is_empty() || broken(Mutant::EndsOverOpenCalls) {
+        let undoes = ending.outcome != Outcome::Completed && !self.state.undo.is_empty();
+        let undoes = undoes && !broken(Mutant::EndsUncompensated);
+        if (open_calls.is_empty() && !undoes) || broken(Mutant::EndsOverOpenCalls) {
             self.emit_end(ending);
         } else {
             self.emit(RunCancelRequested { ending, open_calls });
@@ -195,7 +213,8 @@ impl Decider {
 
     fn finish_when_quiet(&mut self, ending: Ending) {
         self.cancel_unstarted_calls("the run is ending");
-        if self.state.calls.is_empty() {
+        let undoes = self.state.owes_compensation() && !broken(Mutant::EndsUncompensated);
+        if self.state.calls.is_empty() && !undoes {
             self.emit_end(ending);
         }
     }
@@ -211,6 +230,7 @@ impl Decider {
     fn cancel_unstarted_calls(&mut self, reason: &str) {
         let unstarted =
             self.state.calls.values().filter(|call| !call.is_started() && !broken(Mutant::EndingSparesUnstarted));
+        let unstarted = unstarted.filter(|call| !call.request.is_compensation());
         for call_id in unstarted.map(|call| call.request.call_id).collect::<Vec<_>>() {
             self.emit(ToolCancelled { call_id, reason: reason.to_owned(), started: false });
         }
@@ -218,7 +238,7 @@ impl Decider {
 
     fn cancel_wait_timers(&mut self) {
         use crate::event::TimerPurpose;
-        self.cancel_timers(|purpose| purpose != TimerPurpose::Wall);
+        self.cancel_timers(|purpose| matches!(purpose, TimerPurpose::Wait | TimerPurpose::Deadline));
     }
 
     fn cancel_timers(&mut self, which: impl Fn(crate::event::TimerPurpose) -> bool) {

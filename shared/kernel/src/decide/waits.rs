@@ -4,7 +4,7 @@ use super::Decider;
 use crate::{
     budget::LimitName,
     command::{DeliverExternal, FireTimer},
-    event::{BudgetExceeded, Ending, ExternalMatched, Outcome, TimerFired, TimerPurpose, WaitExpired},
+    event::{BudgetExceeded, Ending, ExternalMatched, Outcome, TimerFired, TimerPurpose, ToolDue, WaitExpired},
     mutants::{Mutant, broken},
     rejection::Rejection,
     state::Timer,
@@ -27,6 +27,16 @@ impl Decider {
                 if let Some(wait_id) = unmet.map(|wait| wait.wait_id) {
                     self.emit(WaitExpired { wait_id });
                     self.cancel_wait_timers();
+                }
+            }
+            TimerPurpose::Retry => {
+                let put_off = self
+                    .state
+                    .calls
+                    .values()
+                    .find(|call| call.put_off.is_some_and(|put_off| put_off.timer_id == fire.timer_id));
+                if let Some(call_id) = put_off.map(|call| call.request.call_id) {
+                    self.emit(ToolDue { call_id });
                 }
             }
             TimerPurpose::Wall => {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     agent::{Criterion, ParallelWake},
     budget::{LimitName, Limits, Usage},
-    call::{Approval, ArtifactRef, Binding, CallFailure, CallRequest, CallResult, Exit, Observation},
+    call::{Approval, ArtifactRef, Attempt, Binding, CallFailure, CallRequest, CallResult, Exit, Observation},
     ids::{ApprovalId, CallId, ConversationId, Seq, TenantId, TimerId, TurnId, WaitId},
     slice::Manifest,
     trust::{Block, Trust},
@@ -222,6 +222,32 @@ content! {
         idempotency_key: String,
         /// What was dispatched.
         binding: Binding,
+    }
+    /// Content of `tool.progressed`.
+    ToolProgressed {
+        /// Which call.
+        call_id: CallId,
+        /// An attempt that failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<Attempt>,
+        /// Until when it is put off. Nothing of it is under way then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
+        put_off: Option<Timestamp>,
+        /// Why: `retry`, `rate_limited`, `circuit_open`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Where it goes on outside.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        handle: Option<serde_json::Value>,
+        /// What it asks of the model, such as input.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asks: Option<Block>,
+    }
+    /// Content of `tool.due`.
+    ToolDue {
+        /// Which call.
+        call_id: CallId,
     }
     /// Content of `tool.completed`.
     ToolCompleted {
@@ -494,6 +520,8 @@ pub enum TimerPurpose {
     Deadline,
     /// The run's wall time is used up.
     Wall,
+    /// A call that was put off may go on.
+    Retry,
 }
 
 /// What came of looking into a call in doubt.

@@ -150,6 +150,10 @@ events! {
     ToolDenied = "tool.denied" v 1;
     /// Its effect is about to happen.
     ToolStarted = "tool.started" v 1;
+    /// Something is known of it that is not its end.
+    ToolProgressed = "tool.progressed" v 1;
+    /// It was put off until now.
+    ToolDue = "tool.due" v 1;
     /// It ended well.
     ToolCompleted = "tool.completed" v 1;
     /// It ended badly.

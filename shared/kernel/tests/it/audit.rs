@@ -115,6 +115,7 @@ fn two_runs_never_share_an_exclusive_event() {
         subject: "1".into(),
         filter: None,
         exclusive: true,
+        verify: None,
     };
     let mut auditor = Auditor::new(None);
     let mut violations: Vec<Violation> = Vec::new();

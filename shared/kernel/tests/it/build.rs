@@ -97,6 +97,7 @@ impl Run {
             schema_digest: "schema".into(),
             trust: Trust::Operator,
             timeout: Duration::from_secs(10),
+            compensation: Default::default(),
         }
     }
 

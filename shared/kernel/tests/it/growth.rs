@@ -20,6 +20,7 @@ fn pull_request(number: i64) -> Condition {
         subject: number.to_string(),
         filter: None,
         exclusive: false,
+        verify: None,
     })
 }
 

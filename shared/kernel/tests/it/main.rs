@@ -7,5 +7,6 @@ mod audit;
 mod build;
 mod golden;
 mod growth;
+mod later;
 mod properties;
 mod stories;

@@ -4,7 +4,7 @@ use kernel::{
     ApprovalId, CallId, Command, Event, EventData, Rejection, RunState, Status, TimerId, apply,
     audit::Auditor,
     budget::Limits,
-    call::{Binding, CallFailure, Exit, Observation, SignalCounts, Verdict},
+    call::{Binding, CallFailure, Compensation, Exit, Observation, SignalCounts, Verdict},
     command::*,
     event::{ExternalRef, Finding},
     state::{MAX_FACTS, MAX_HISTORY},
@@ -41,6 +41,9 @@ enum Step {
     Observe(bool),
     Conclude(i32),
     Fire,
+    PutOff(u16),
+    AskModel,
+    Compensate,
     External,
     Sleep(u16),
 }
@@ -100,6 +103,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<bool>().prop_map(Step::Observe),
         2 => (0i32..2).prop_map(Step::Conclude),
         2 => Just(Step::Fire),
+        2 => (0u16..100).prop_map(Step::PutOff),
+        1 => Just(Step::AskModel),
+        3 => Just(Step::Compensate),
         2 => Just(Step::External),
         2 => (1u16..200).prop_map(Step::Sleep),
     ]
@@ -145,6 +151,20 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
             let binding = Binding { arguments: "a".into(), schema: "s".into(), policy: "p".into() };
             Command::StartCall(StartCall { call_id: call, executor: "e".into(), binding })
         }
+        Step::PutOff(seconds) => Command::ProgressCall(Box::new(ProgressCall {
+            put_off: Some(at(run.now + i64::from(seconds))),
+            reason: Some("retry".into()),
+            ..ProgressCall::of(call)
+        })),
+        Step::AskModel => {
+            Command::ProgressCall(Box::new(ProgressCall { asks: Some(block("more?")), ..ProgressCall::of(call) }))
+        }
+        Step::Compensate => {
+            let undone = state.undo.back().map_or(call, |undo| undo.call_id);
+            let mut request = run.call("revert", Effect::External, CallKind::Call);
+            request.compensation = Compensation::Of(undone);
+            Command::CompensateCall(Box::new(CompensateCall { request }))
+        }
         Step::Complete => completed(call),
         Step::Fail => Command::FailCall(FailCall { call_id: call, failure: failure() }),
         Step::CancelCall => Command::CancelCall(CancelCall { call_id: call, reason: "stop".into() }),
@@ -187,11 +207,17 @@ fn turn(run: &Run, kind: TurnKind, by: usize) -> TurnOutcome {
         subject: "1".into(),
         filter: None,
         exclusive: false,
+        verify: None,
     };
     match kind {
         TurnKind::Calls(count) => {
             let names = (0..count).map(|index| format!("call-{index}"));
-            let calls = names.map(|name| run.call(&name, effects[by % effects.len()], CallKind::Call)).collect();
+            let call = |name: String| {
+                let mut call = run.call(&name, effects[by % effects.len()], CallKind::Call);
+                call.compensation = if by.is_multiple_of(3) { Compensation::Declared } else { Compensation::None };
+                call
+            };
+            let calls = names.map(call).collect();
             TurnOutcome { calls, ..blank }
         }
         TurnKind::Activity => {
@@ -267,7 +293,8 @@ fn check(run: &Run, before: Status, events: &[Event]) {
         assert!(state.wait.as_ref().is_none_or(|wait| !wait.on.is_met()), "a satisfied wait sleeps on");
     }
     if status == Status::Cancelling {
-        assert!(state.started_calls().count() > 0, "nothing is left to wait for");
+        let undoes = state.owes_compensation() || state.calls.values().any(|call| call.request.is_compensation());
+        assert!(undoes || state.started_calls().count() > 0, "nothing is left to wait for");
     }
     let end = events.iter().position(|event| {
         matches!(event.data, EventData::RunCompleted(_) | EventData::RunFailed(_) | EventData::RunCancelled(_))

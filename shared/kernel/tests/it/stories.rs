@@ -257,6 +257,7 @@ fn a_wait_for_any_is_satisfied_once_and_its_timers_go() {
             subject: "1".into(),
             filter: None,
             exclusive: false,
+            verify: None,
         })
         .into(),
     ]);
@@ -382,7 +383,7 @@ fn an_outcome_about_a_state_that_never_was_is_refused() {
 
 fn merged(exclusive: bool) -> WaitExpr {
     let (source, event_type, subject) = ("forge".into(), "merged*".into(), "1".into());
-    Condition::External(ExternalPattern { source, event_type, subject, filter: None, exclusive }).into()
+    Condition::External(ExternalPattern { source, event_type, subject, filter: None, exclusive, verify: None }).into()
 }
 
 fn delivery(run: &Run, position: i64, leaf: u16) -> Command {

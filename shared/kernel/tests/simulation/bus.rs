@@ -133,7 +133,8 @@ fn doorbell(event: &Event) -> Option<(Consumer, Body)> {
         }
         EventData::ToolRequested(requested) => Some((Consumer::Executor, Body::Call(requested.call.call_id))),
         EventData::ApprovalGranted(granted) => Some((Consumer::Executor, Body::Approval(granted.approval_id))),
-        EventData::RunResumed(_) => Some((Consumer::Executor, Body::Run)),
+        EventData::ToolDue(due) => Some((Consumer::Executor, Body::Call(due.call_id))),
+        EventData::RunResumed(_) | EventData::RunCancelRequested(_) => Some((Consumer::Executor, Body::Run)),
         _ => None,
     }
 }

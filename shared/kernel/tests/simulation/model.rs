@@ -3,7 +3,7 @@
 use kernel::{
     ApprovalId, ArtifactId, Block, CallId, RunId, RunState, TimerId, Timestamp, Trust,
     budget::Usage,
-    call::{Approval, ArtifactRef, Binding, CallRequest},
+    call::{Approval, ArtifactRef, Binding, CallRequest, Compensation},
     command::{EndRequest, TurnOutcome, WaitRequest},
     event::{PlanStep, StepStatus},
     slice::Manifest,
@@ -23,6 +23,8 @@ pub struct Tool {
     pub idempotent: bool,
     /// Whether it can be found out what became of a call.
     pub probe: bool,
+    /// What undoes it.
+    pub undone_by: Option<&'static str>,
     pub policy: Policy,
 }
 
@@ -36,10 +38,10 @@ pub enum Policy {
 }
 
 const fn tool(name: &'static str, effect: Effect, idempotent: bool, probe: bool, policy: Policy) -> Tool {
-    Tool { name, kind: CallKind::Call, effect, idempotent, probe, policy }
+    Tool { name, kind: CallKind::Call, effect, idempotent, probe, undone_by: None, policy }
 }
 
-pub const TOOLS: [Tool; 9] = [
+pub const TOOLS: [Tool; 11] = [
     tool("read", Effect::Read, true, false, Policy::Allow),
     tool("write", Effect::Write, true, false, Policy::Allow),
     tool("put", Effect::External, true, false, Policy::Allow),
@@ -48,6 +50,8 @@ pub const TOOLS: [Tool; 9] = [
     tool("deploy", Effect::External, false, true, Policy::Ask),
     tool("mail", Effect::External, false, true, Policy::Fickle),
     tool("wipe", Effect::Destructive, false, false, Policy::Deny),
+    Tool { undone_by: Some("revert"), ..tool("book", Effect::External, false, true, Policy::Allow) },
+    tool("revert", Effect::External, false, true, Policy::Allow),
     Tool { kind: CallKind::Activity, ..tool("build", Effect::Write, false, false, Policy::Allow) },
 ];
 
@@ -169,6 +173,7 @@ impl<'a> Author<'a> {
             schema_digest: "s".into(),
             trust: TRUST,
             timeout: Duration::from_secs(4),
+            compensation: if tool.undone_by.is_some() { Compensation::Declared } else { Compensation::None },
         }
     }
 
@@ -223,6 +228,7 @@ impl<'a> Author<'a> {
                 subject: self.world.choices.pick(&SUBJECTS).into(),
                 filter: None,
                 exclusive: self.world.choices.chance(40),
+                verify: None,
             }),
         }
     }

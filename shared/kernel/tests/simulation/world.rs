@@ -220,11 +220,14 @@ impl World {
             let turn_neglected = turn.is_some_and(|turn| old && !self.is_held(&turn_lease(turn.turn_id)));
             let undispatched = |call: &&kernel::call::Call| {
                 use kernel::call::CallStatus::{Approved, Requested};
-                !state.paused && matches!(call.status, Requested | Approved)
+                (!state.paused || call.request.is_compensation()) && matches!(call.status, Requested | Approved)
             };
             let abandoned = state.started_calls().any(|call| !self.is_held(&call_lease(call.request.call_id)));
             !state.ended
-                && (turn_neglected || abandoned || (old && state.calls.values().any(|call| undispatched(&call))))
+                && (turn_neglected
+                    || abandoned
+                    || (old && state.to_compensate().is_some())
+                    || (old && state.calls.values().any(|call| undispatched(&call))))
         });
         neglected.map(|(run, _)| *run).collect()
     }

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use kernel::{
     ApprovalId, Block, CallId, Command, Rejection, RunId, RunState, Seq, Trust,
-    call::{Approval, Binding, Call, CallFailure, CallResult, CallStatus},
-    command::{CancelCall, CompleteCall, DenyCall, DoubtCall, FailCall, ReconcileCall, StartCall},
+    call::{
+        Approval, Attempt, Binding, Call, CallFailure, CallRequest, CallResult, CallStatus, Compensation, ErrorClass,
+    },
+    command::{
+        CancelCall, CompensateCall, CompleteCall, DenyCall, DoubtCall, FailCall, ProgressCall, ReconcileCall, StartCall,
+    },
     event::Finding,
     tool::{CallKind, Effect},
     units::{Duration, later},
@@ -38,7 +42,8 @@ const ACK: Next = Next::Done(Answer::Ack);
 
 /// Works on the calls of a run that a message is about.
 pub async fn take_all(hand: &Hand, run: RunId, seq: Option<Seq>, rang: impl Fn(&Call) -> bool) -> Answer {
-    let Some(state) = hand.load_at_least(run, seq, |state| state.calls.values().any(&rang)).await else {
+    let wanted = |state: &RunState| state.calls.values().any(&rang) || state.to_compensate().is_some();
+    let Some(state) = hand.load_at_least(run, seq, wanted).await else {
         return Answer::Ack;
     };
     let mut answer = Answer::Ack;
@@ -48,7 +53,29 @@ pub async fn take_all(hand: &Hand, run: RunId, seq: Option<Seq>, rang: impl Fn(&
             answer = taken;
         }
     }
+    compensate(hand, run).await;
     answer
+}
+
+/// Asks for the undoing of the newest effect of a run that ends without success.
+async fn compensate(hand: &Hand, run: RunId) {
+    let Some(state) = hand.load(run).await else { return };
+    let Some(undone) = state.to_compensate() else { return };
+    let revert = tool_named("revert");
+    let request = CallRequest {
+        call_id: CallId::derive(run, &format!("compensation/{undone}")),
+        tool: revert.name.into(),
+        arguments: serde_json::json!({ "undone": undone }),
+        kind: revert.kind,
+        effect: revert.effect,
+        idempotent: revert.idempotent,
+        schema_digest: "s".into(),
+        trust: Trust::Untrusted,
+        timeout: Duration::from_secs(4),
+        compensation: Compensation::Of(undone),
+    };
+    let command = Command::CompensateCall(Box::new(CompensateCall { request }));
+    let _ = hand.submit(run, &command, format!("compensate/{undone}")).await;
 }
 
 async fn take(hand: &Hand, state: &Arc<RunState>, call_id: CallId) -> Answer {
@@ -81,7 +108,10 @@ async fn rounds(hand: &Hand, run: RunId, call_id: CallId, keep: &mut bool) -> An
         let Some(state) = hand.load(run).await else { return Answer::Ack };
         let Some(call) = state.calls.get(&call_id).cloned() else { return Answer::Ack };
         let is_open = matches!(call.status, CallStatus::Requested | CallStatus::Approved);
-        let held_back = state.paused || state.ending.is_some();
+        let held_back = (state.paused || state.ending.is_some()) && !call.request.is_compensation();
+        if call.put_off.is_some_and(|put_off| put_off.until > hand.now()) {
+            return Answer::Ack;
+        }
         if call.status == CallStatus::AwaitingApproval || (is_open && held_back) {
             return Answer::Ack;
         }
@@ -238,22 +268,56 @@ impl Task<'_> {
         }
         let (run, call) = (self.state.run_id, self.id());
         let repeatable = self.tool.idempotent || self.tool.effect == Effect::Read;
-        self.hand.with(|world| {
+        let before = self.hand.with(|world| {
             let until = world.now + 4000;
             world.outside.send(run, call, repeatable, until);
+            world.outside.landed(call)
         });
         // The effect is on its way, and its executor may never hear of it.
         self.hand.step().await;
         let (arrives, heard) = self.hand.with(|world| (!world.choices.chance(15), !world.choices.chance(15)));
-        if heard {
-            self.hand.with(|world| world.settle_effect(run, call, arrives));
-        }
+        // What is heard is what has become of it, be that settled now or before.
+        let arrives = self.hand.with(|world| {
+            if heard {
+                world.settle_effect(run, call, arrives);
+            }
+            world.outside.landed(call) > before
+        });
         // After the effect, before its record.
         self.hand.step().await;
         match (heard, arrives) {
             (true, true) => task.complete().await,
+            (true, false) if self.hand.with(|world| world.choices.chance(30)) => task.put_off().await,
             (true, false) => task.fail().await,
             (false, _) => task.unsure().await,
+        }
+    }
+
+    /// It has not happened, and may work later.
+    async fn put_off(&self) -> Next {
+        let number = self.call.failed_attempts + 1;
+        let began = self.hand.now();
+        let attempt = Attempt {
+            number,
+            began,
+            took_ms: 1,
+            class: ErrorClass::Retry,
+            code: "refused".into(),
+            said: String::new(),
+            target: None,
+        };
+        let until = later(began, Duration::from_secs(1 + self.hand.with(|world| world.choices.below(30) as u64)));
+        let progress = ProgressCall {
+            attempt: Some(attempt),
+            put_off: Some(until),
+            reason: Some("retry".into()),
+            ..ProgressCall::of(self.id())
+        };
+        let key = self.key(&format!("progress/{number}"));
+        match self.hand.submit(self.state.run_id, &Command::ProgressCall(Box::new(progress)), key).await {
+            Ok(_) => ACK,
+            // The run is ending: it is known what came of the call.
+            Err(_) => self.fail().await,
         }
     }
 
@@ -285,11 +349,11 @@ impl Task<'_> {
         if !self.tool.idempotent && self.hand.with(|world| world.protocol.doubt) {
             return self.doubt("its executor is gone").await;
         }
-        if self.state.ending.is_some() {
+        if self.state.ending.is_some() && !self.call.request.is_compensation() {
             let cancel = CancelCall { call_id: self.id(), reason: "ending".into() };
             return self.record(Command::CancelCall(cancel), "cancel").await;
         }
-        if self.state.paused {
+        if self.state.paused && !self.call.request.is_compensation() {
             return ACK;
         }
         if !self.tool.idempotent {

@@ -83,6 +83,7 @@ fn ring_for(world: &mut World, run: RunId) {
     let rings = |data: &EventData| match data {
         EventData::ToolRequested(requested) => calls.contains(&requested.call.call_id),
         EventData::RunRunnable(opened) => state.is_open_turn(opened.turn_id),
+        EventData::RunCancelRequested(_) => state.to_compensate().is_some(),
         _ => false,
     };
     let events: Vec<_> = row.log.iter().filter(|event| rings(&event.data)).cloned().collect();

@@ -1,0 +1,100 @@
+//! Activities that go on elsewhere: from the answer to their start to somebody who asks about them.
+
+use bus::Outcome;
+use engine::{EngineError, Lease, SubmitError};
+use kernel::agent::Allow;
+use kernel::command::{Command, ProgressCall};
+use kernel::units::later;
+use serde_json::Value;
+
+use crate::activity::{Activity, Attached, Elsewhere, handle};
+use crate::beside::Held;
+use crate::dispatch::{Dispatcher, Next};
+use crate::outcome::Content;
+use crate::task::Task;
+
+impl Dispatcher {
+    /// It was started: keeps where it goes on, and follows it.
+    pub async fn goes_on_elsewhere(
+        &self,
+        task: &Task,
+        content: Content,
+        lease: &mut Option<Lease>,
+        held: Held,
+    ) -> Result<Next, SubmitError> {
+        match self.keep_handle(task, content.value).await? {
+            Ok(started) => Ok(self.follow_elsewhere(&started, lease, held).await?),
+            Err(next) => Ok(next),
+        }
+    }
+
+    /// It was found where it goes on, after a doubt whether it was started.
+    pub async fn goes_on(&self, task: &Task, answer: Value) -> Result<Next, SubmitError> {
+        Ok(match self.keep_handle(task, Some(answer)).await? {
+            Ok(_) => Next::Again,
+            Err(next) => next,
+        })
+    }
+
+    async fn keep_handle(&self, task: &Task, answer: Option<Value>) -> Result<Result<Task, Next>, SubmitError> {
+        let handle = self.results.visible(handle(answer));
+        let progress = ProgressCall { handle: Some(handle), ..ProgressCall::of(task.id()) };
+        let command = Command::ProgressCall(Box::new(progress));
+        let policy =
+            bus::retry::Policy::exponential(std::time::Duration::from_millis(50), std::time::Duration::from_secs(2));
+        let submit = || self.engine.submit_on(&task.state, command.clone(), task.key("handle"), task.cause());
+        let kept = bus::retry::when(policy.within(crate::dispatch::RECORD_WITHIN), SubmitError::is_transient, submit);
+        match kept.await {
+            Ok(committed) => Ok(match committed.state.calls.get(&task.id()).cloned() {
+                Some(call) => Ok(task.after(committed.state, call)),
+                None => Err(Next::ACK),
+            }),
+            Err(SubmitError::Rejected(rejection)) => {
+                tracing::info!(call = %task.id(), code = rejection.code(), "an activity elsewhere is not followed");
+                Ok(Err(Next::ACK))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks about it until it has ended: as the one who started it, or as anybody after a crash.
+    pub async fn follow_elsewhere(
+        &self,
+        task: &Task,
+        lease: &mut Option<Lease>,
+        held: Held,
+    ) -> Result<Next, EngineError> {
+        let request = &task.call.request;
+        let tool = self.pipeline.registry.now(&request.tool);
+        let (Some(remote), Some(lease)) = (tool.and_then(|tool| tool.remote.clone()), lease.take()) else {
+            return Ok(Next::ACK);
+        };
+        let allow: Allow = self.pipeline.allow(&task.state).await?;
+        let mut arguments = request.arguments.as_object().cloned().unwrap_or_default();
+        arguments.insert("result".to_owned(), task.call.handle.clone().unwrap_or(Value::Null));
+        let started = task.call.started_at.unwrap_or(task.state.updated_at);
+        let elsewhere = Elsewhere {
+            requests: self.tools.requests(),
+            remote,
+            tenant: task.state.tenant.clone(),
+            run: task.state.run_id,
+            call: task.id(),
+            arguments,
+            idempotency_key: task.idempotency_key.clone(),
+            traceparent: task.span.traceparent(),
+            allow,
+            started,
+            deadline: later(started, request.timeout),
+            pace: self.pace,
+        };
+        let activity = Activity::of(&task.state, &task.call);
+        Ok(match self.activities.follow_remote(activity, elsewhere, lease, held) {
+            Ok(Attached::Following) => {
+                task.ended("started", None);
+                Next::ACK
+            }
+            Ok(Attached::Held | Attached::Elsewhere) => Next::ACK,
+            Err(error) => Next::Done(Outcome::retry(format!("the files of an activity can't be used: {error}"))),
+        })
+    }
+}

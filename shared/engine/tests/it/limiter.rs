@@ -1,0 +1,69 @@
+//! Limits that instances share.
+
+use std::time::Duration;
+
+use engine::testing::TestStack;
+use engine::{Admission, BreakerOptions, Rate};
+use kernel::Role;
+
+const BREAKER: BreakerOptions = BreakerOptions {
+    threshold: 3,
+    first: Duration::from_millis(200),
+    most: Duration::from_secs(2),
+    probe: Duration::from_secs(30),
+};
+
+fn rate(name: &str, count: u32) -> Rate {
+    Rate { name: name.to_owned(), count, per: Duration::from_secs(3600) }
+}
+
+#[tokio::test]
+async fn a_rate_is_shared_and_what_one_refuses_no_other_counts() {
+    let stack = TestStack::new().await.unwrap();
+    let one = stack.engine(Role::ToolExecutor).await.unwrap().limiter();
+    let two = stack.engine(Role::ToolExecutor).await.unwrap().limiter();
+    let admitted = Admission::Admitted { probe: false };
+    for limiter in [&one, &two] {
+        let admission = limiter.admit("t", BREAKER, &[rate("tool/a", 2), rate("tenant/x", 3)]).await.unwrap();
+        assert_eq!(admission, admitted);
+    }
+    let third = two.admit("t", BREAKER, &[rate("tenant/x", 3), rate("tool/a", 2)]).await.unwrap();
+    let Admission::Limited { wait, rate: by } = third else { panic!("{third:?}") };
+    assert_eq!(by, "tool/a");
+    assert!(wait > Duration::from_secs(1700) && wait <= Duration::from_secs(1800), "{wait:?}");
+    // The tenant has one left, since the refused one was not counted.
+    assert_eq!(one.admit("t", BREAKER, &[rate("tenant/x", 3)]).await.unwrap(), admitted);
+    assert!(matches!(two.admit("t", BREAKER, &[rate("tenant/x", 3)]).await.unwrap(), Admission::Limited { .. }));
+    stack.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_target_that_fails_is_left_alone_and_tried_by_one() {
+    let stack = TestStack::new().await.unwrap();
+    let limiter = stack.engine(Role::ToolExecutor).await.unwrap().limiter();
+    let ask = async || limiter.admit("host:443", BREAKER, &[]).await.unwrap();
+    assert_eq!(limiter.failed("host:443", BREAKER).await.unwrap(), None);
+    limiter.succeeded("host:443").await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(limiter.failed("host:443", BREAKER).await.unwrap(), None, "a success in between is a new count");
+    }
+    assert_eq!(limiter.failed("host:443", BREAKER).await.unwrap(), Some(BREAKER.first));
+    assert!(matches!(ask().await, Admission::Open { wait } if wait <= BREAKER.first));
+    assert_eq!(limiter.admit("other:443", BREAKER, &[]).await.unwrap(), Admission::Admitted { probe: false });
+    let probing = loop {
+        match ask().await {
+            Admission::Open { wait } => tokio::time::sleep(wait).await,
+            admission => break admission,
+        }
+    };
+    assert_eq!(probing, Admission::Admitted { probe: true });
+    assert!(matches!(ask().await, Admission::Open { .. }), "one at a time");
+    assert_eq!(limiter.failed("host:443", BREAKER).await.unwrap(), Some(BREAKER.first * 2), "longer each time");
+    limiter.succeeded("host:443").await.unwrap();
+    assert_eq!(ask().await, Admission::Admitted { probe: false });
+    let never = BreakerOptions { threshold: 0, ..BREAKER };
+    for _ in 0..5 {
+        assert_eq!(limiter.failed("host:443", never).await.unwrap(), None);
+    }
+    stack.close().await.unwrap();
+}
