@@ -2,6 +2,7 @@
 
 use kernel::{
     Block, Command, RunState, TenantId, Trust,
+    call::CallRequest,
     command::{AddMessage, CreateRun, TurnOutcome, WaitRequest},
     event::RunCreated,
 };
@@ -36,19 +37,33 @@ pub fn message() -> Command {
     Command::AddMessage(AddMessage { block: said("go on") })
 }
 
+/// The outcome of the open turn of `state`: one call.
+///
+/// None if no turn is open.
+pub fn calling(state: &RunState, call: CallRequest) -> Option<Command> {
+    outcome(state, |outcome| outcome.calls.push(call))
+}
+
 /// The outcome of the open turn of `state`: messages to the operator, and then a wait.
 ///
 /// None if no turn is open.
 pub fn turn(state: &RunState, say: usize, wait: WaitRequest) -> Option<Command> {
-    Some(Command::CommitTurn(Box::new(TurnOutcome {
+    outcome(state, |outcome| {
+        outcome.wait = Some(wait);
+        outcome.say = vec![Block::new("one more line of a long life", Trust::System, "agent:loadtest"); say];
+    })
+}
+
+fn outcome(state: &RunState, fill: impl FnOnce(&mut TurnOutcome)) -> Option<Command> {
+    let mut outcome = TurnOutcome {
         turn_id: state.turn.as_ref()?.turn_id,
         based_on: state.seq,
         model: "loadtest".to_owned(),
         text: None,
         calls: Vec::new(),
-        wait: Some(wait),
+        wait: None,
         plan: None,
-        say: vec![Block::new("one more line of a long life", Trust::System, "agent:loadtest"); say],
+        say: Vec::new(),
         question: None,
         artifacts: Vec::new(),
         end: None,
@@ -57,7 +72,9 @@ pub fn turn(state: &RunState, say: usize, wait: WaitRequest) -> Option<Command> 
         manifest: Default::default(),
         finish_reason: None,
         model_ms: 0,
-    })))
+    };
+    fill(&mut outcome);
+    Some(Command::CommitTurn(Box::new(outcome)))
 }
 
 fn said(text: &str) -> Block {

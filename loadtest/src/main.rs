@@ -9,6 +9,7 @@ mod door;
 mod engine_alone;
 mod long;
 mod lost_wake;
+mod observing;
 mod processes;
 mod stats;
 mod target;
@@ -46,6 +47,8 @@ enum Scenario {
     Waiting(waiting::Options),
     /// Timers due within a short time: how late they fire.
     Timers(timers::Options),
+    /// A build of very many lines and one failure through an observer on one core (open parts, no services).
+    Observer(observing::Options),
     /// One run with a very long log: what it costs to load it, and what its next turn costs.
     Long(long::Options),
 }
@@ -60,6 +63,7 @@ async fn main() -> ExitCode {
         Scenario::Wakes(options) => lost_wake::measure(&options).await,
         Scenario::Waiting(options) => waiting::measure(&options).await,
         Scenario::Timers(options) => timers::measure(&options).await,
+        Scenario::Observer(options) => observing::measure(&options).await,
         Scenario::Long(options) => long::measure(&options).await,
     };
     match figures {

@@ -61,6 +61,18 @@ pub fn total(by_name: &Value) -> f64 {
     hundredth(by_name.as_object().into_iter().flatten().filter_map(|(_, figure)| figure.as_f64()).sum())
 }
 
+/// CPU time that a process has used so far.
+pub fn cpu_seconds(pid: u32) -> Option<f64> {
+    process(pid).map(|process| process.cpu_seconds)
+}
+
+/// The most memory that a process ever had resident, in MiB.
+pub fn memory_peak_mib(pid: u32) -> Option<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(peak.split_whitespace().next()?.parse::<f64>().ok()? / 1024.0)
+}
+
 /// None if it is gone.
 fn process(pid: u32) -> Option<Process> {
     let folder = format!("/proc/{pid}");

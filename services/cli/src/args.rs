@@ -340,6 +340,18 @@ pub struct ObserveArgs {
     /// The tool whose output it is
     #[arg(long, default_value = "shell.run")]
     pub tool: String,
+    /// The command whose output it is: tells which programs to expect
+    #[arg(long, default_value = "")]
+    pub command: String,
+    /// A log of the same that ended well: what is in it is usual; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub passing: Vec<PathBuf>,
+    /// A folder of packs of your own (NAME.yaml), in place of shipped ones or beside them
+    #[arg(long, value_name = "FOLDER")]
+    pub packs: Option<PathBuf>,
+    /// List what compilers and linters found: file, line, message
+    #[arg(long)]
+    pub findings: bool,
     /// The status with which the program ended; guessed from the output unless given
     #[arg(long)]
     pub exit: Option<i32>,

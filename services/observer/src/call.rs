@@ -10,7 +10,7 @@ use kernel::{CallId, RunState, Seq, event::EventData};
 use serde::{Deserialize, Serialize};
 use service::TraceContext;
 
-use crate::{book::RuleBook, conclude::Watch, meter, rules::Rules, signal::Address};
+use crate::{book::RuleBook, conclude::Watch, meter, miners::Source, rules::Rules, signal::Address};
 
 /// Events before the latest among which the start of a call is looked for.
 const LOOK_BACK: u64 = 200;
@@ -22,6 +22,8 @@ const GONE: usize = 4096;
 pub(crate) struct Tracked {
     pub(crate) address: Address,
     pub(crate) tool: String,
+    /// Whose lines are its background.
+    pub(crate) source: Source,
     pub(crate) rules: Arc<Rules>,
     pub(crate) watch: Watch,
     /// The span that its observations hang under.
@@ -85,11 +87,13 @@ impl Desk {
                 let started_at = call.started_at.unwrap_or(run.updated_at);
                 let traceparent = traceparent.map_or_else(|| root(&run), str::to_owned);
                 let cause = self.started_by(address, &run).await?;
-                (Watch::new(address.call_id, &tool, started_at), traceparent, cause)
+                let watch = Watch::new(address.call_id, &tool, started_at);
+                (watch.running(&rules, &command(&call.request.arguments)), traceparent, cause)
             }
         };
         Ok(Some(Tracked {
             address: address.clone(),
+            source: Source::new(&run, &tool),
             tool,
             rules,
             watch,
@@ -142,6 +146,17 @@ impl Desk {
 pub(crate) fn root(run: &RunState) -> String {
     let trace_id = run.run_id.0.into_bytes();
     TraceContext { trace_id, span_id: run.run_id.root_span_id(), sampled: run.sampled }.to_string()
+}
+
+/// The command that a call runs, as far as its arguments say.
+fn command(arguments: &serde_json::Value) -> String {
+    match arguments.get("command").or_else(|| arguments.get("cmd")) {
+        Some(serde_json::Value::String(command)) => command.clone(),
+        Some(serde_json::Value::Array(words)) => {
+            words.iter().filter_map(serde_json::Value::as_str).collect::<Vec<_>>().join(" ")
+        }
+        _ => String::new(),
+    }
 }
 
 fn of_partition(checkpoint: &ObserverCheckpoint, partition: u8) -> bool {

@@ -1,10 +1,14 @@
 //! What a call's output amounts to: a pure state machine over frames and time.
 //!
 //! Progress is folded: a note now and then, and no wake. A failure is held for a while, since the end or more evidence is
-//! usually close behind it. Silence wakes once. The end concludes the call, with what has not been told yet.
+//! usually close behind it. What only time tells (silence, thresholds, stages, heartbeats) is told when it is due. The end
+//! concludes the call, with what has not been told yet.
 //!
 //! Every report has a key that follows from the output itself, never from how often or by whom it was read: whoever reads
-//! the same output again makes the same report under the same key, and the log takes it once.
+//! the same output again makes the same report under the same key, and the log takes it once. What was learned from other
+//! calls weighs evidence, and never decides whether or when something is told.
+
+mod report;
 
 use std::time::Duration;
 
@@ -12,18 +16,31 @@ use jiff::{SignedDuration, Timestamp};
 use kernel::{
     CallId,
     call::{Exit, Observation, SignalCounts},
+    observe::{Anomaly, WakeWhen},
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    evidence::{Collector, Noted, Summary},
+    evidence::{Collector, Noted, Spot},
     lines::{Line, Splitter},
-    rules::{Progress, Rules},
+    rules::{Active, Edge, Hits, Progress, Rules},
+    templates::{Miner, Seen},
     text,
+    timed::{Place, Timed, Timely},
 };
 
 /// After a failure was told of, the next one that is not the end waits this long at least; and twice as long each time.
 const NEXT_WAKE: Duration = Duration::from_secs(300);
+/// A section that does not end within so many lines has ended all the same.
+const SECTION_LINES: u32 = 5000;
+/// A failure this likely is one, though its rule wakes nobody by itself.
+const LIKELY: u8 = 75;
+/// Things that must have ended well before it is said what is new.
+const LEARNED: u32 = 2;
+/// Lines at the beginning that are all asked which program prints them; later only those that show something.
+const DETECT_LINES: u64 = 400;
+/// Lines at the end of a frame in which the latest progress is looked for.
+const TAIL_LINES: usize = 3;
 
 /// A piece of output as it arrives.
 #[derive(Clone, Debug)]
@@ -58,6 +75,8 @@ pub enum Report {
         key: String,
         /// How it ended.
         exit: Exit,
+        /// Whether that is success, by the agent's rules.
+        succeeded: bool,
         /// What was concluded.
         observation: Observation,
         /// How long it ran, in milliseconds.
@@ -81,6 +100,20 @@ impl Report {
             Self::Observe { observation, .. } | Self::Conclude { observation, .. } => observation,
         }
     }
+}
+
+/// What the output says of how it goes, by its latest word on that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Standing {
+    #[default]
+    Unknown,
+    /// A program's last word was that it went well, and nothing failed since.
+    Passed,
+    /// Something failed.
+    Failed,
+    /// A program's last word was that it failed.
+    Verdict,
 }
 
 /// What is known of one call's output. Fits into a checkpoint.
@@ -117,6 +150,22 @@ pub struct Watch {
     #[serde(default)]
     success: Option<String>,
     #[serde(default)]
+    standing: Standing,
+    /// Programs that were recognised.
+    #[serde(default)]
+    active: Active,
+    /// The section that the output is in, and lines after which it is over.
+    #[serde(default)]
+    section: Option<(String, u32)>,
+    #[serde(default)]
+    timed: Timed,
+    /// The kinds of its lines.
+    #[serde(default)]
+    seen: Seen,
+    /// Kinds of lines that were never there when all went well.
+    #[serde(default)]
+    novel: u64,
+    #[serde(default)]
     ended: bool,
 }
 
@@ -148,8 +197,21 @@ impl Watch {
             phase_since: None,
             noted_at: started_at,
             success: None,
+            standing: Standing::default(),
+            active: Active::default(),
+            section: None,
+            timed: Timed::default(),
+            seen: Seen::default(),
+            novel: 0,
             ended: false,
         }
+    }
+
+    /// With what the command tells about the programs that it runs.
+    #[must_use]
+    pub fn running(mut self, rules: &Rules, command: &str) -> Self {
+        self.active = rules.active_for(command);
+        self
     }
 
     /// Offset of the first byte that it has not seen.
@@ -170,22 +232,35 @@ impl Watch {
         self.ended
     }
 
-    /// Whether its output shows a failure that is worth waking for, not counting what was told before.
+    /// Whether its output shows a failure, for want of a status.
     #[must_use]
     pub fn shows_failure(&self) -> bool {
-        self.collector.summary().waking > 0
+        match self.standing {
+            Standing::Passed => false,
+            Standing::Failed | Standing::Verdict => true,
+            Standing::Unknown => self.collector.summary().waking > 0,
+        }
+    }
+
+    /// The programs whose output it was taken for.
+    #[must_use]
+    pub const fn active(&self) -> Active {
+        self.active
     }
 
     /// Takes a frame, and says what is to be told.
-    pub fn frame(&mut self, rules: &Rules, frame: &Frame<'_>) -> Vec<Report> {
+    pub fn frame(&mut self, rules: &Rules, miner: &mut Miner, frame: &Frame<'_>) -> Vec<Report> {
         if self.ended {
             return Vec::new();
         }
         // What was due before this frame came, unless the end says it all.
         let mut reports = if frame.exit.is_none() { self.due_before(rules, frame.at) } else { Vec::new() };
-        self.read(rules, frame);
+        let timely = self.read(rules, miner, frame);
         if let Some(exit) = &frame.exit {
-            reports.push(self.conclude(rules, exit, frame.read_at));
+            reports.push(self.conclude(rules, miner, exit, frame.read_at));
+        } else {
+            reports.extend(timely.into_iter().filter_map(|timely| self.timely(rules, &timely, frame.at)));
+            reports.extend(self.held_until(rules, frame.at));
         }
         reports
     }
@@ -206,12 +281,10 @@ impl Watch {
     }
 
     fn due_before(&mut self, rules: &Rules, now: Timestamp) -> Vec<Report> {
-        let mut reports = Vec::new();
-        if let Some(held) = self.held.filter(|held| now >= held.until) {
-            self.held = None;
-            self.wakes += 1;
-            self.woken_at = Some(now);
-            reports.push(self.failure(rules, held.offset));
+        let mut reports: Vec<Report> = self.held_until(rules, now).into_iter().collect();
+        if !rules.timed.is_empty() {
+            let due = self.timed.due(&rules.timed, now);
+            reports.extend(due.into_iter().filter_map(|timely| self.timely(rules, &timely, now)));
         }
         if self.phase_since.is_some() && now >= after(self.noted_at, rules.limits.progress_every) {
             self.noted_at = now;
@@ -220,12 +293,26 @@ impl Watch {
         reports
     }
 
-    fn read(&mut self, rules: &Rules, frame: &Frame<'_>) {
+    /// The failure that was held back until now, unless it has passed since.
+    fn held_until(&mut self, rules: &Rules, now: Timestamp) -> Option<Report> {
+        let held = self.held.filter(|held| now >= held.until)?;
+        self.held = None;
+        if self.collector.summary().waking == 0 {
+            return None;
+        }
+        self.wakes += 1;
+        self.woken_at = Some(now);
+        Some(self.failure(rules, held.offset))
+    }
+
+    fn read(&mut self, rules: &Rules, miner: &mut Miner, frame: &Frame<'_>) -> Vec<Timely> {
         let mut splitter = std::mem::take(&mut self.splitter);
+        let mut timely = Vec::new();
         let at = frame.at;
-        let fed = splitter.feed(frame.offset, frame.first_line, frame.body, |line| self.line(rules, line, at));
+        let mut line = |line: Line<'_>| self.line(rules, miner, line, at, &mut timely);
+        let fed = splitter.feed(frame.offset, frame.first_line, frame.body, &mut line);
         if frame.exit.is_some() {
-            splitter.finish(|line| self.line(rules, line, at));
+            splitter.finish(line);
         }
         self.counts.lines = splitter.lines();
         self.splitter = splitter;
@@ -235,38 +322,133 @@ impl Watch {
             self.counts.bytes += fed.new + fed.late;
             self.last_at = self.last_at.max(frame.at);
             self.silence_told = false;
+            let progress =
+                self.collector.latest().take(TAIL_LINES).find_map(|line| rules.tail_progress(line.as_bytes()));
+            if let Some(last) = self.collector.latest().next() {
+                self.active.0 |= rules.detect(last.as_bytes()).0;
+            }
+            if let Some(progress) = progress {
+                self.note_progress(progress, self.next_offset());
+            }
         }
+        timely
     }
 
-    fn line(&mut self, rules: &Rules, line: Line<'_>, at: Timestamp) {
-        let visible = text::visible(line.bytes);
-        let hits = rules.look(&visible);
-        let waking = hits.failure.is_some_and(|failure| failure.wakes);
-        match self.collector.line(line.offset, line.number, &visible, hits.failure, rules) {
-            Noted::New if waking && self.held.is_none() => {
-                self.held = Some(Held { offset: line.offset, until: self.hold_until(rules, at) });
-            }
-            Noted::New | Noted::Plain => {}
-            Noted::Again => self.counts.suppressed += 1,
+    fn line(&mut self, rules: &Rules, miner: &mut Miner, line: Line<'_>, at: Timestamp, timely: &mut Vec<Timely>) {
+        let plain = text::plain(line.bytes);
+        let mined = miner.line(&plain[crate::prefix::len(&plain)..], at);
+        let is_first = mined.is_some_and(|mined| self.seen.add(mined.id) == 1);
+        let mut spot =
+            Spot { offset: line.offset, number: line.number, text: &plain, quoted: false, is_background: false };
+        if self.collector.listens_for_passes() {
+            self.collector.passed(&plain);
         }
-        if hits.success {
+        let can_hit = rules.can_hit(&plain);
+        if can_hit || line.number < DETECT_LINES {
+            self.active.0 |= rules.detect(&plain).0;
+        }
+        let hits = if can_hit { rules.look(&plain, self.active) } else { Hits::default() };
+        let is_mute = self.in_section(rules, &hits, &mut spot);
+        for hit in &hits.timed {
+            let place = Place { offset: line.offset, line: line.number, text: &plain, at };
+            timely.extend(self.timed.hit(&rules.timed, *hit, place));
+        }
+        match hits.failure.filter(|failure| !is_mute || failure.is_own()) {
+            Some(failure) => {
+                spot.is_background = mined.is_some_and(|mined| miner.is_background(mined.id));
+                self.failing(rules, &spot, failure, hits.verdict, at);
+            }
+            None if is_first
+                && miner.learned() >= LEARNED
+                && mined.is_some_and(|mined| !miner.is_background(mined.id)) =>
+            {
+                self.novel += 1;
+                self.collector.novel(&spot);
+            }
+            None => self.collector.plain(&spot),
+        }
+        if hits.success && !is_mute {
+            let visible = text::visible(&plain);
             self.success = Some(text::window(visible.trim(), 0, 160).into_owned());
+            if hits.verdict == Some(true) {
+                self.standing = Standing::Passed;
+            }
         }
         if let Some(progress) = hits.progress {
             self.note_progress(progress, line.offset);
         }
     }
 
-    /// Later failures wait longer: a log that is full of them is one thing to decide about, not many.
-    fn hold_until(&self, rules: &Rules, at: Timestamp) -> Timestamp {
-        let settled = after(at, rules.settle);
-        match self.woken_at {
-            None => settled,
-            Some(woken) => {
-                let times = 1_u32.checked_shl(self.wakes.saturating_sub(1)).unwrap_or(u32::MAX);
-                settled.max(after(woken, NEXT_WAKE.saturating_mul(times)))
-            }
+    fn failing(
+        &mut self,
+        rules: &Rules,
+        spot: &Spot<'_>,
+        failure: crate::rules::Failure,
+        verdict: Option<bool>,
+        at: Timestamp,
+    ) {
+        let wakes = failure.wakes() && !spot.quoted;
+        match self.collector.hit(spot, failure, rules) {
+            Noted::New if wakes => self.hold(rules, failure.wake, spot.offset, at),
+            Noted::New | Noted::Plain => {}
+            Noted::Again => self.counts.suppressed += 1,
         }
+        if verdict == Some(false) {
+            self.standing = Standing::Verdict;
+        } else if !spot.quoted
+            && (failure.is_consequence || failure.score >= LIKELY)
+            && self.standing != Standing::Verdict
+        {
+            self.standing = Standing::Failed;
+        }
+    }
+
+    /// Whether what the line shows counts for nothing, since it stands in output of another kind.
+    fn in_section(&mut self, rules: &Rules, hits: &Hits, spot: &mut Spot<'_>) -> bool {
+        let Some((name, left)) = &mut self.section else {
+            if let Some(Edge::From(place)) = hits.section {
+                self.section = rules.section(place).map(|section| (section.name.clone(), SECTION_LINES));
+            }
+            return false;
+        };
+        let place = rules.section_named(name);
+        *left = left.saturating_sub(1);
+        let is_over = *left == 0 || place.is_none() || hits.section == place.map(Edge::To);
+        let is_mute = place.and_then(|place| rules.section(place)).is_some_and(|section| section.mute);
+        if let Some(Edge::From(other)) = hits.section.filter(|edge| *edge != Edge::From(place.unwrap_or(usize::MAX))) {
+            self.section = rules.section(other).map(|section| (section.name.clone(), SECTION_LINES));
+        } else if is_over {
+            self.section = None;
+        }
+        spot.quoted = !is_over;
+        is_mute && !is_over
+    }
+
+    /// Later failures wait longer: a log that is full of them is one thing to decide about, not many.
+    fn hold(&mut self, rules: &Rules, wake: WakeWhen, offset: u64, at: Timestamp) {
+        let settled = if wake == WakeWhen::Now { at } else { after(at, rules.settle) };
+        let until = self.next_wake().map_or(settled, |next| settled.max(next));
+        match &mut self.held {
+            Some(held) => held.until = held.until.min(until),
+            None => self.held = Some(Held { offset, until }),
+        }
+    }
+
+    /// Before this, nobody is woken again while it runs.
+    fn next_wake(&self) -> Option<Timestamp> {
+        let times = 1_u32.checked_shl(self.wakes.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.woken_at.map(|woken| after(woken, NEXT_WAKE.saturating_mul(times)))
+    }
+
+    /// Whether something may wake now; if it does, the next waits.
+    fn may_wake(&mut self, rules: &Rules, anomaly: Anomaly, rule: &str, now: Timestamp) -> bool {
+        let wanted = matches!(rules.wake(anomaly, rule), WakeWhen::Now | WakeWhen::Settled);
+        let may = wanted && self.next_wake().is_none_or(|next| now >= next);
+        if may {
+            self.wakes += 1;
+            self.woken_at = Some(now);
+        }
+        may
     }
 
     fn note_progress(&mut self, progress: Progress, offset: u64) {
@@ -281,161 +463,10 @@ impl Watch {
             self.counts.suppressed += 1;
         }
     }
-
-    fn observation(&self, phase: &str, changed: String) -> Observation {
-        Observation {
-            call_id: Some(self.call_id),
-            phase: phase.to_owned(),
-            changed,
-            anomaly: false,
-            decision: None,
-            evidence: Vec::new(),
-            missing: self.missing(0),
-            counts: self.counts,
-        }
-    }
-
-    fn missing(&self, at_end: u64) -> Option<String> {
-        let bytes = self.counts.gap_bytes + at_end;
-        (bytes > 0).then(|| format!("{bytes} bytes of output were lost on the way"))
-    }
-
-    fn key(&self, kind: &str, offset: u64) -> String {
-        format!("obs/{}/{kind}/{offset}", self.call_id)
-    }
-
-    fn progress(&mut self, since: u64) -> Report {
-        let percent = self.percent.map(|percent| format!(", {percent}%")).unwrap_or_default();
-        let phase = self.phase.as_deref().unwrap_or_default();
-        let changed = format!("Phase `{phase}`{percent} after {} lines.", self.counts.lines);
-        self.counts.suppressed += 1;
-        Report::Observe { key: self.key("phase", since), observation: self.observation("progress", changed) }
-    }
-
-    fn failure(&mut self, rules: &Rules, offset: u64) -> Report {
-        let summary = self.collector.summary();
-        let evidence = self.collector.take(rules.limits.evidence_bytes);
-        let changed = format!("{} It still runs, {} lines so far.", shows(summary), self.counts.lines);
-        let decision = format!("the output of `{}` shows a failure while it still runs", self.tool);
-        let observation = Observation { decision: Some(decision), evidence, ..self.observation("failure", changed) };
-        Report::Observe { key: self.key("failure", offset), observation }
-    }
-
-    fn silence(&self, rules: &Rules, silence: Duration) -> Report {
-        let seconds = silence.as_secs();
-        let changed = match self.counts.lines {
-            0 => format!("No output at all for {seconds} s."),
-            lines => format!("No output for {seconds} s, after {lines} lines."),
-        };
-        let observation = Observation {
-            anomaly: true,
-            decision: Some(format!("`{}` has been silent for {seconds} s and still runs", self.tool)),
-            evidence: self.collector.tail(rules.limits.evidence_bytes / 2, "silence").into_iter().collect(),
-            ..self.observation("silence", changed)
-        };
-        Report::Observe { key: self.key("silence", self.next_offset()), observation }
-    }
-
-    fn conclude(&mut self, rules: &Rules, exit: &Exit, read_at: Timestamp) -> Report {
-        self.ended = true;
-        self.held = None;
-        let lost = exit.bytes.saturating_sub(self.next_offset());
-        let duration_ms = millis(read_at.duration_since(self.started_at));
-        let summary = self.collector.summary();
-        let mut observation = self.observation(if exit.is_success() { "completed" } else { "failed" }, String::new());
-        observation.missing = self.missing(lost);
-        observation.counts.gap_bytes += lost;
-        observation.anomaly = !matches!(exit.reason.as_str(), "exited" | "cancelled");
-        let mut changed = ended(exit, self.counts.lines, duration_ms);
-        if exit.is_success() {
-            self.conclude_success(rules, summary, &mut observation, &mut changed);
-        } else {
-            self.conclude_failure(rules, exit, summary, &mut observation, &mut changed);
-        }
-        observation.changed = changed;
-        self.counts = observation.counts;
-        Report::Conclude { key: format!("obs/{}/exit", self.call_id), exit: exit.clone(), observation, duration_ms }
-    }
-
-    /// A status of 0 outweighs what merely looks like an error. What is certainly one contradicts it.
-    fn conclude_success(
-        &mut self,
-        rules: &Rules,
-        summary: Summary,
-        observation: &mut Observation,
-        changed: &mut String,
-    ) {
-        if summary.waking > 0 {
-            observation.anomaly = true;
-            observation.decision =
-                Some(format!("`{}` says that it succeeded, but its output shows a failure", self.tool));
-            observation.evidence = self.collector.take(rules.limits.evidence_bytes);
-            changed.push(' ');
-            changed.push_str(&shows(summary));
-            return;
-        }
-        observation.counts.suppressed += summary.failures;
-        if let Some(line) = &self.success {
-            changed.push_str(&format!(" Its last word on that: {line}"));
-        }
-    }
-
-    fn conclude_failure(
-        &mut self,
-        rules: &Rules,
-        exit: &Exit,
-        summary: Summary,
-        observation: &mut Observation,
-        changed: &mut String,
-    ) {
-        if exit.reason == "cancelled" {
-            observation.phase = "cancelled".to_owned();
-            return;
-        }
-        observation.decision = Some(format!("`{}` failed", self.tool));
-        observation.evidence = self.collector.take(rules.limits.evidence_bytes);
-        if summary.failures > 0 {
-            changed.push(' ');
-            changed.push_str(&shows(summary));
-        } else if self.collector.found_any() {
-            changed.push_str(" Its output shows no failure beyond those told before.");
-        } else {
-            changed.push_str(" No rule found a failure in its output; these are its last lines.");
-            observation.evidence.extend(self.collector.tail(rules.limits.evidence_bytes / 2, "tail"));
-        }
-    }
-}
-
-fn shows(summary: Summary) -> String {
-    match summary.failures {
-        1 => format!("Its output shows a failure, at line {}.", summary.first_line),
-        failures => {
-            format!("Its output shows {failures} different failures, the first at line {}.", summary.first_line)
-        }
-    }
-}
-
-fn ended(exit: &Exit, lines: u64, duration_ms: u64) -> String {
-    let how = match (exit.reason.as_str(), exit.code, exit.signal) {
-        ("timeout", ..) => "It was ended since it ran longer than it may".to_owned(),
-        ("output_cap", ..) => "It was ended since it wrote more than it may".to_owned(),
-        ("process_cap", ..) => "It was ended since it had more processes than it may".to_owned(),
-        ("memory_cap", ..) => "It was ended since it used more memory than it may".to_owned(),
-        ("cancelled", ..) => "It was cancelled".to_owned(),
-        ("lost", ..) => "Its process is gone, and nobody knows how it ended".to_owned(),
-        (_, Some(code), _) => format!("It ended with status {code}"),
-        (_, None, Some(signal)) => format!("It was ended by signal {signal}"),
-        (_, None, None) => "It ended".to_owned(),
-    };
-    format!("{how} after {lines} lines in {}.{} s.", duration_ms / 1000, duration_ms % 1000 / 100)
 }
 
 fn after(at: Timestamp, span: Duration) -> Timestamp {
     SignedDuration::try_from(span).ok().and_then(|span| at.checked_add(span).ok()).unwrap_or(Timestamp::MAX)
-}
-
-fn millis(span: SignedDuration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ pub struct Config {
     pub common: Common,
     /// Connections to Postgres.
     pub pool_size: u32,
-    /// Most bytes of evidence in one observation.
-    pub evidence_bytes: usize,
+    /// Most bytes of what is told in one observation.
+    pub packet_bytes: usize,
     /// Seconds between two notes about the progress of a call, at least.
     pub progress_seconds: u64,
     /// Milliseconds between two checkpoints: what is read again after a crash.
@@ -32,7 +32,7 @@ impl Default for Config {
         Self {
             common: Common::for_service("observer"),
             pool_size: 8,
-            evidence_bytes: limits.evidence_bytes,
+            packet_bytes: limits.packet_bytes,
             progress_seconds: limits.progress_every.as_secs(),
             checkpoint_millis: 1000,
             lease_millis: 10_000,
@@ -50,7 +50,7 @@ impl Config {
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             // What a person could not read is no evidence, and the run's state keeps 4 KiB.
-            evidence_bytes: self.evidence_bytes.clamp(256, 3 * 1024),
+            packet_bytes: self.packet_bytes.clamp(768, 3 * 1024),
             progress_every: Duration::from_secs(self.progress_seconds.max(1)),
         }
     }

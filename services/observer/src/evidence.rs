@@ -1,9 +1,12 @@
-//! The least that shows what went wrong: lines that the rules picked, a little around them, each once.
+//! The least that shows what went wrong: lines that the rules picked, a little around them, each once, likeliest first.
+//!
+//! What is the cause, and what only looks like one, is weighed when it is told: a rule says how likely its lines are causes;
+//! lines just before a sign of failure count more, and lines that come again and again, that were there when all went well,
+//! that stand in quoted output, or whose test passed in the end, count less.
 
-use std::{
-    collections::VecDeque,
-    hash::{DefaultHasher, Hash, Hasher},
-};
+mod finding;
+
+use std::collections::VecDeque;
 
 use kernel::call::Evidence;
 use serde::{Deserialize, Serialize};
@@ -12,85 +15,34 @@ use crate::{
     rules::{Failure, Rules},
     text,
 };
+pub(crate) use finding::Kept;
+use finding::{Finding, Rank};
 
 /// Lines that are kept for what may come after them.
 const RECENT: usize = 16;
 /// Most bytes of a line in an excerpt.
-const LINE_BYTES: usize = 320;
-/// Most bytes of one excerpt.
-const EXCERPT_BYTES: usize = 800;
-/// Most lines of one excerpt.
-const EXCERPT_LINES: usize = 24;
+const LINE_BYTES: usize = 400;
+/// Most bytes of the first excerpt, and of each other one.
+const FIRST_BYTES: usize = 900;
+const OTHER_BYTES: usize = 480;
 /// Findings that are kept until they are reported.
-const FINDINGS: usize = 16;
+const FINDINGS: usize = 24;
 /// Lines that are remembered to tell repetitions.
 const REMEMBERED: usize = 256;
-/// A finding is noise beside one that scores so much more.
-const NOISE: u8 = 35;
+/// A finding is noise beside one that ranks so much higher.
+const NOISE: i32 = 45;
 /// An excerpt smaller than this says nothing.
-const WORTH_BYTES: usize = 80;
+const WORTH_BYTES: usize = 60;
 /// Lines of the tail that stand for a failure without evidence.
 const TAIL_LINES: usize = 10;
-
-/// A visible line and where it stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
-    offset: u64,
-    line: u64,
-    text: String,
-}
-
-/// A failure that a line shows, with its context.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Finding {
-    rule: String,
-    score: u8,
-    wakes: bool,
-    lines: Vec<Kept>,
-    /// Place of the line in `lines`.
-    hit: usize,
-    /// Lines that still belong to it.
-    to_come: usize,
-}
-
-impl Finding {
-    fn line(&self) -> &Kept {
-        &self.lines[self.hit.min(self.lines.len() - 1)]
-    }
-
-    fn bytes(&self) -> usize {
-        self.lines.iter().map(|line| line.text.len() + 1).sum()
-    }
-
-    fn has_room(&self) -> bool {
-        self.lines.len() < EXCERPT_LINES && self.bytes() < EXCERPT_BYTES
-    }
-
-    /// The line that was hit and as much around it as fits, nearest first.
-    fn excerpt(&self, max: usize) -> Evidence {
-        let own = text::window(&self.line().text, 0, max);
-        let (mut from, mut to, mut left) = (self.hit, self.hit, max.saturating_sub(own.len()));
-        loop {
-            let before = from.checked_sub(1).map(|at| self.lines[at].text.len() + 1).filter(|need| *need <= left);
-            let after = self.lines.get(to + 1).map(|line| line.text.len() + 1).filter(|need| *need <= left);
-            match (before, after) {
-                (_, Some(need)) if to - self.hit <= self.hit - from || before.is_none() => {
-                    to += 1;
-                    left -= need;
-                }
-                (Some(need), _) => {
-                    from -= 1;
-                    left -= need;
-                }
-                (None, _) => break,
-            }
-        }
-        let texts: Vec<&str> =
-            (from..=to).map(|at| if at == self.hit { &own } else { self.lines[at].text.as_str() }).collect();
-        let first = &self.lines[from];
-        Evidence { excerpt: texts.join("\n"), offset: first.offset, line: first.line + 1, rule: self.rule.clone() }
-    }
-}
+/// What lies so many lines before a sign of failure may have led to it.
+const LED: u64 = 40;
+/// Lines of a new kind that are kept.
+const NOVEL: usize = 4;
+/// Names of failed tests that are listened for, in case they pass in the end.
+const RETRIED: usize = 8;
+/// A shorter name is on lines that mean something else.
+const NAME_BYTES: usize = 6;
 
 /// What was found since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +53,21 @@ pub struct Summary {
     pub waking: u64,
     /// The first line of them, from 1.
     pub first_line: u64,
+}
+
+/// A line, and what is known of it beside its text.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot<'a> {
+    /// Byte offset of its first byte.
+    pub offset: u64,
+    /// Its number, from 0.
+    pub number: u64,
+    /// Its text, without colours.
+    pub text: &'a [u8],
+    /// It stands in quoted output.
+    pub quoted: bool,
+    /// Such lines were there when all went well.
+    pub is_background: bool,
 }
 
 /// Gathers evidence, in bounded memory whatever comes.
@@ -114,6 +81,9 @@ pub struct Collector {
     waking: u64,
     first_line: Option<u64>,
     seen: VecDeque<u64>,
+    /// Failed tests by name, as long as they may still pass.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed_tests: Vec<String>,
     /// Anything was ever found.
     any: bool,
 }
@@ -130,25 +100,107 @@ pub enum Noted {
 }
 
 impl Collector {
-    /// Takes a visible line, and what the rules say of it.
-    pub fn line(&mut self, offset: u64, number: u64, visible: &str, failure: Option<Failure>, rules: &Rules) -> Noted {
-        let text = text::window(visible, failure.map_or(0, |found| found.at), LINE_BYTES);
-        let noted = match failure {
-            Some(found) => self.hit(Kept { offset, line: number, text: text.clone().into_owned() }, found, rules),
-            None => {
-                self.continue_open(|| Kept { offset, line: number, text: text.clone().into_owned() });
-                Noted::Plain
+    /// Whether the next line is wanted whatever it says.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.found.last().is_some_and(|open| open.to_come > 0)
+    }
+
+    /// Whether lines are listened to that say that a failed test has passed.
+    #[must_use]
+    pub fn listens_for_passes(&self) -> bool {
+        !self.failed_tests.is_empty()
+    }
+
+    /// Takes a line that shows a failure.
+    pub fn hit(&mut self, spot: &Spot<'_>, found: Failure, rules: &Rules) -> Noted {
+        let line = kept(spot, found.at);
+        let key = finding::key(found.rule, &line.text);
+        let again = self.seen.contains(&key);
+        if !again {
+            if self.seen.len() == REMEMBERED {
+                self.seen.pop_front();
             }
+            self.seen.push_back(key);
+        }
+        if found.is_consequence {
+            self.mark_led(spot.number);
+        }
+        let noted = if self.join_open(&line, spot, found, rules) {
+            Noted::Again
+        } else if again {
+            if let Some(same) = self.found.iter_mut().find(|finding| finding.key == key) {
+                same.times = same.times.saturating_add(1);
+            }
+            Noted::Again
+        } else {
+            self.note_new(line.clone(), spot, key, found, rules);
+            Noted::New
         };
-        self.remember(offset, number, &text);
+        if !found.is_consequence {
+            self.listen(&line.text);
+        }
+        self.remember(spot);
         noted
+    }
+
+    /// Takes a line that shows nothing by itself.
+    pub fn plain(&mut self, spot: &Spot<'_>) {
+        if let Some(open) = self.found.last_mut().filter(|open| open.to_come > 0) {
+            if open.has_room() {
+                open.lines.push(kept(spot, 0));
+                open.to_come -= 1;
+            } else {
+                open.to_come = 0;
+            }
+        }
+        self.remember(spot);
+    }
+
+    /// If a line says that a test has passed which failed before, that failure is over.
+    pub fn passed(&mut self, line: &[u8]) {
+        let named = |name: &String| finding::names(line, name);
+        let Some(at) = self.failed_tests.iter().position(named).filter(|_| finding::says_passed(line)) else { return };
+        let name = self.failed_tests.remove(at);
+        for finding in self.found.iter_mut().filter(|finding| finding::names(finding.line().text.as_bytes(), &name)) {
+            finding.recovered = true;
+        }
+    }
+
+    /// Takes a line that shows nothing by itself, and that was never there when all went well.
+    pub fn novel(&mut self, spot: &Spot<'_>) {
+        let novel = self.found.iter().filter(|finding| finding.rule == finding::NOVEL).count();
+        if self.is_open() || novel >= NOVEL || self.found.len() >= FINDINGS {
+            return self.plain(spot);
+        }
+        let mut lines = self.before(1);
+        lines.push(kept(spot, 0));
+        self.found.push(finding::novel(lines));
+        self.remember(spot);
+    }
+
+    /// The last lines that were kept, latest first.
+    pub fn latest(&self) -> impl Iterator<Item = &str> {
+        self.recent.iter().rev().map(|line| line.text.as_str())
     }
 
     /// What was found since the last report.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let first_line = self.first_line.map_or(0, |line| line + 1);
-        Summary { failures: self.failures, waking: self.waking, first_line }
+        let recovered = |wakes: bool| {
+            self.found.iter().filter(|finding| finding.recovered && (finding.wakes || !wakes)).count() as u64
+        };
+        Summary {
+            failures: self.failures.saturating_sub(recovered(false)),
+            waking: self.waking.saturating_sub(recovered(true)),
+            first_line: self.first_line.map_or(0, |line| line + 1),
+        }
+    }
+
+    /// Whether the agent itself calls anything of it a failure.
+    #[must_use]
+    pub fn has_own(&self) -> bool {
+        self.found.iter().any(|finding| finding.is_own() && !finding.recovered)
     }
 
     /// Whether anything was ever found.
@@ -159,18 +211,24 @@ impl Collector {
 
     /// The best evidence since the last report, likeliest causes first, at most `max` bytes in all. Begins a new report.
     pub fn take(&mut self, max: usize) -> Vec<Evidence> {
-        let mut found = std::mem::take(&mut self.found);
+        let found = std::mem::take(&mut self.found);
         (self.failures, self.waking, self.first_line) = (0, 0, None);
-        found.sort_by_key(|finding| (std::cmp::Reverse(finding.score), finding.line().offset));
-        let best = found.first().map_or(0, |finding| finding.score);
+        let mut ranked = finding::ranked(found);
+        ranked.sort_by_key(|(rank, finding)| (std::cmp::Reverse(*rank), finding.line().offset));
+        let best = ranked.first().map_or(Rank::MIN, |(rank, _)| *rank);
         let mut left = max;
+        let mut shown: Vec<u64> = Vec::new();
         let mut evidence: Vec<Evidence> = Vec::new();
-        for finding in found.iter().filter(|finding| finding.score.saturating_add(NOISE) >= best) {
+        for (rank, finding) in &ranked {
             if left < WORTH_BYTES {
                 break;
             }
-            let taken = finding.excerpt(left.min(EXCERPT_BYTES));
-            left = left.saturating_sub(taken.excerpt.len());
+            if rank + NOISE < best || shown.contains(&finding.line().offset) {
+                continue;
+            }
+            let most = if evidence.is_empty() { FIRST_BYTES } else { OTHER_BYTES };
+            let taken = finding.excerpt(left.min(most), &mut shown);
+            left = left.saturating_sub(cost(&taken));
             evidence.push(taken);
         }
         evidence
@@ -179,178 +237,131 @@ impl Collector {
     /// The last lines, for want of anything better.
     #[must_use]
     pub fn tail(&self, max: usize, rule: &str) -> Option<Evidence> {
-        let last = self.recent.len().checked_sub(1)?;
-        let from = self.recent.len().saturating_sub(TAIL_LINES);
-        let lines: Vec<Kept> = self.recent.range(from..).cloned().collect();
-        let hit = last - from;
-        let finding = Finding { rule: rule.to_owned(), score: 0, wakes: false, lines, hit, to_come: 0 };
-        Some(finding.excerpt(max))
+        let lines = self.before(TAIL_LINES);
+        if lines.is_empty() { None } else { Some(finding::tail(lines, rule).excerpt(max, &mut Vec::new())) }
     }
 
-    fn hit(&mut self, line: Kept, found: Failure, rules: &Rules) -> Noted {
-        let mut hasher = DefaultHasher::new();
-        (found.rule, text::normal(&line.text)).hash(&mut hasher);
-        let key = hasher.finish();
-        let again = self.seen.contains(&key);
-        if !again {
-            if self.seen.len() == REMEMBERED {
-                self.seen.pop_front();
-            }
-            self.seen.push_back(key);
+    /// Findings just before a sign of failure may have led to it.
+    fn mark_led(&mut self, line: u64) {
+        for finding in &mut self.found {
+            finding.led |= !finding.is_consequence && line.saturating_sub(finding.last_line()) <= LED;
         }
-        if self.join_open(&line, found, rules) {
-            return Noted::Again;
-        }
-        if again {
-            return Noted::Again;
-        }
-        self.failures += 1;
-        self.waking += u64::from(found.wakes);
+    }
+
+    fn note_new(&mut self, line: Kept, spot: &Spot<'_>, key: u64, found: Failure, rules: &Rules) {
+        self.failures += u64::from(!found.is_consequence || !self.any);
+        self.waking += u64::from(found.wakes());
         self.first_line = Some(self.first_line.map_or(line.line, |first| first.min(line.line)));
         self.any = true;
-        self.keep(line, found, rules);
-        Noted::New
+        self.keep(line, spot, key, found, rules);
     }
 
     /// A hit within the context of the finding before belongs to it; the likelier of the two lines is the one to show.
-    fn join_open(&mut self, line: &Kept, found: Failure, rules: &Rules) -> bool {
-        let Some(open) = self.found.last_mut().filter(|open| open.to_come > 0 && open.has_room()) else { return false };
+    fn join_open(&mut self, line: &Kept, spot: &Spot<'_>, found: Failure, rules: &Rules) -> bool {
+        let joins = |open: &&mut Finding| open.to_come > 0 && open.has_room() && !(found.is_own() && !open.is_own());
+        let Some(open) = self.found.last_mut().filter(joins) else { return false };
         open.lines.push(line.clone());
         open.to_come = (open.to_come - 1).max(found.after);
-        if found.wakes && !open.wakes {
+        if found.wakes() && !open.wakes {
             open.wakes = true;
             self.waking += 1;
         }
-        if found.score > open.score {
+        if found.is_consequence {
+            open.led |= !open.is_consequence;
+        } else if found.score > open.score || open.is_consequence {
             open.score = found.score;
             open.rule = rules.name(found.rule).to_owned();
             open.hit = open.lines.len() - 1;
+            open.is_consequence = false;
+            open.quoted = spot.quoted;
+            open.is_background = spot.is_background;
         }
         true
     }
 
-    fn continue_open(&mut self, line: impl FnOnce() -> Kept) {
-        if let Some(open) = self.found.last_mut().filter(|open| open.to_come > 0) {
-            if open.has_room() {
-                open.lines.push(line());
-                open.to_come -= 1;
-            } else {
-                open.to_come = 0;
-            }
-        }
-    }
-
-    fn keep(&mut self, line: Kept, found: Failure, rules: &Rules) {
+    fn keep(&mut self, line: Kept, spot: &Spot<'_>, key: u64, found: Failure, rules: &Rules) {
         if let Some(open) = self.found.last_mut() {
             open.to_come = 0;
         }
-        if self.found.len() == FINDINGS {
-            // The least likely goes, the latest of those first; first causes stay.
-            let least = self.found.iter().enumerate().min_by_key(|(at, have)| (have.score, std::cmp::Reverse(*at)));
-            match least {
-                Some((at, have)) if have.score < found.score => drop(self.found.remove(at)),
-                _ => return,
-            }
-        }
-        let from = self.recent.len().saturating_sub(found.before);
-        let mut lines: Vec<Kept> = self.recent.range(from..).cloned().collect();
+        let mut lines = self.before(found.before);
         lines.push(line);
-        self.found.push(Finding {
+        let finding = Finding {
             rule: rules.name(found.rule).to_owned(),
+            key,
             score: found.score,
-            wakes: found.wakes,
+            wakes: found.wakes(),
+            is_consequence: found.is_consequence,
             hit: lines.len() - 1,
             lines,
             to_come: found.after,
-        });
+            times: 1,
+            led: false,
+            quoted: spot.quoted,
+            is_background: spot.is_background,
+            recovered: false,
+        };
+        if self.found.len() == FINDINGS {
+            // The least likely goes, the latest of those first; first causes stay.
+            let ranks = finding::ranks(&self.found);
+            let least = ranks.iter().enumerate().min_by_key(|(at, rank)| (**rank, std::cmp::Reverse(*at)));
+            match least {
+                Some((at, rank)) if *rank < i32::from(finding.score) => drop(self.found.remove(at)),
+                _ => return,
+            }
+        }
+        self.found.push(finding);
+    }
+
+    /// Remembers the name of a failed test, in case it passes when it is tried again.
+    fn listen(&mut self, text: &str) {
+        if self.failed_tests.len() == RETRIED {
+            return;
+        }
+        if let Some(name) = finding::test_name(text).filter(|name| name.len() >= NAME_BYTES)
+            && self.failed_tests.iter().all(|have| have != name)
+        {
+            self.failed_tests.push(name.to_owned());
+        }
+    }
+
+    /// The last lines, so many at most, without what is not to be seen.
+    fn before(&self, count: usize) -> Vec<Kept> {
+        let from = self.recent.len().saturating_sub(count);
+        let shown = |line: &Kept| {
+            let mut line = line.clone();
+            if text::has_controls(&line.text) {
+                line.text = text::visible(line.text.as_bytes()).into_owned();
+            }
+            line
+        };
+        self.recent.range(from..).map(shown).collect()
     }
 
     /// Blank lines explain nothing.
-    fn remember(&mut self, offset: u64, line: u64, text: &str) {
-        if text.trim().is_empty() {
+    fn remember(&mut self, spot: &Spot<'_>) {
+        if spot.text.trim_ascii().is_empty() {
             return;
         }
-        let mut kept = if self.recent.len() == RECENT { self.recent.pop_front() } else { None }
-            .unwrap_or_else(|| Kept { offset, line, text: String::with_capacity(text.len()) });
+        let mut kept = if self.recent.len() == RECENT { self.recent.pop_front() } else { None }.unwrap_or_default();
         kept.text.clear();
-        kept.text.push_str(text);
-        (kept.offset, kept.line) = (offset, line);
+        match std::str::from_utf8(spot.text) {
+            Ok(text) if text.len() <= LINE_BYTES => kept.text.push_str(text),
+            _ => kept.text.push_str(&text::window(&text::visible(spot.text), 0, LINE_BYTES)),
+        }
+        (kept.offset, kept.line) = (spot.offset, spot.number);
         self.recent.push_back(kept);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use kernel::agent::ObserveRule;
-
-    use super::*;
-    use crate::rules::Limits;
-
-    fn collect(packs: &[&str], text: &str) -> Collector {
-        let packs = packs.iter().map(|pack| (*pack).to_owned()).collect();
-        let rules = Rules::compile(&ObserveRule { packs, ..ObserveRule::default() }, Limits::default());
-        let mut collector = Collector::default();
-        let mut offset = 0;
-        for (number, line) in text.lines().enumerate() {
-            collector.line(offset, number as u64, line, rules.look(line).failure, &rules);
-            offset += line.len() as u64 + 1;
-        }
-        collector
-    }
-
-    #[test]
-    fn a_failure_comes_with_its_context_and_its_place() {
-        let text = "a\nb\nc\nerror[E0308]: mismatched types\n --> src/lib.rs:3:5\n  |\n3 |     1u8\n  |     ^^^\n\nd";
-        let evidence = collect(&["cargo"], text).take(2048);
-        assert_eq!(evidence.len(), 1);
-        assert_eq!(evidence[0].rule, "cargo.rustc_error");
-        assert_eq!((evidence[0].line, evidence[0].offset), (4, 6));
-        assert!(evidence[0].excerpt.starts_with("error[E0308]") && evidence[0].excerpt.contains("src/lib.rs:3:5"));
-    }
-
-    #[test]
-    fn evidence_is_bounded_and_repetitions_are_told() {
-        let mut text = String::new();
-        for number in 0..2000 {
-            text += &format!("step {number}\nerror: connection {number} refused by {}\n", "x".repeat(500));
-        }
-        let mut collector = collect(&[], &text);
-        assert_eq!(collector.summary(), Summary { failures: 1, waking: 0, first_line: 2 });
-        let evidence = collector.take(2048);
-        assert!(evidence.iter().map(|evidence| evidence.excerpt.len()).sum::<usize>() <= 2048);
-        assert!(evidence[0].excerpt.contains("connection 0 refused"));
-        assert!(collector.take(2048).is_empty(), "told once");
-        assert!(collector.found_any());
-    }
-
-    #[test]
-    fn the_likelier_cause_comes_first_and_noise_is_left_out() {
-        let words = ["alpha", "beta", "gamma", "delta"]
-            .map(|word| format!("info: an error of {word} was mentioned\n1\n2\n3\n4\n"));
-        let text = words.concat() + "main.c:3:5: error: expected ';'\nx\ny\nz\nu\nv\nw\nmake: *** [all] Error 1\n";
-        let evidence = collect(&["gcc"], &text).take(2048);
-        assert_eq!(evidence[0].rule, "gcc.compiler");
-        assert!(evidence.iter().all(|evidence| evidence.rule != "generic.mentioned"), "{evidence:#?}");
-    }
-
-    #[test]
-    fn a_flood_of_weak_findings_does_not_push_the_cause_out() {
-        let mut text = String::from("thread 'main' panicked at src/main.rs:1:1:\nboom\n");
-        for number in 0..200 {
-            let word: String = number.to_string().chars().map(|digit| char::from(b'a' + digit as u8 - b'0')).collect();
-            text += &format!("quiet\nquiet\nquiet\nquiet\nquiet\nquiet\nquiet\nquiet\nan error in {word}\n");
-        }
-        let mut collector = collect(&["cargo"], &text);
-        let evidence = collector.take(2048);
-        assert!(evidence[0].excerpt.contains("boom"));
-        assert!(collector.found.len() <= FINDINGS && collector.recent.len() <= RECENT);
-    }
-
-    #[test]
-    fn the_tail_stands_in() {
-        let collector = collect(&[], "one\ntwo\n\nthree\n");
-        let tail = collector.tail(2048, "tail").unwrap();
-        assert_eq!((tail.excerpt.as_str(), tail.line, tail.offset), ("one\ntwo\nthree", 1, 0));
-        assert!(Collector::default().tail(2048, "tail").is_none());
-    }
+/// What an excerpt takes of the packet, with the words around it.
+pub(crate) fn cost(evidence: &Evidence) -> usize {
+    evidence.excerpt.len() + evidence.rule.len() + 24
 }
+
+fn kept(spot: &Spot<'_>, around: usize) -> Kept {
+    let visible = text::visible(spot.text);
+    Kept { offset: spot.offset, line: spot.number, text: text::window(&visible, around, LINE_BYTES).into_owned() }
+}
+
+#[cfg(test)]
+mod tests;

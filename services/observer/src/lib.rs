@@ -6,10 +6,12 @@
 //!
 //! | to change | open |
 //! | --- | --- |
-//! | how output becomes lines | `lines.rs`, `text.rs` |
-//! | what a line means | `packs/`, `rules.rs` |
-//! | what is shown as evidence | `evidence.rs` |
-//! | when something is told | `conclude.rs` |
+//! | how output becomes lines | `lines.rs`, `text.rs`, `prefix.rs` |
+//! | what a line means | `packs/`, `rules.rs`, `records.rs` |
+//! | what only time tells | `timed.rs` |
+//! | what kinds of lines are usual | `templates.rs`, `miners.rs` |
+//! | what is shown as evidence | `evidence.rs`, `findings.rs` |
+//! | when something is told, and in which words | `conclude.rs`, `conclude/report.rs` |
 //! | what happens at a crash | `partition.rs`, `call.rs` |
 //! | who reads what | `partitions.rs` |
 //! | calls that never say anything | `starts.rs` |
@@ -20,17 +22,24 @@ mod call;
 pub mod conclude;
 mod config;
 pub mod evidence;
+pub mod findings;
 pub mod lines;
+mod literals;
 mod meter;
+mod miners;
 pub mod offline;
 pub mod packs;
 mod partition;
 mod partitions;
+pub mod prefix;
+mod records;
 pub mod rules;
 mod signal;
 mod starts;
 mod tell;
+pub mod templates;
 pub mod text;
+pub mod timed;
 
 use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
 use engine::{Engine, EngineError, EngineOptions};

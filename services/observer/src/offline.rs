@@ -9,35 +9,50 @@ use kernel::{
 
 use crate::{
     conclude::{Frame, Watch},
+    findings::Found,
+    prefix,
     rules::{Limits, Rules},
+    templates::Miner,
+    text,
 };
 
 /// Bytes of a log that are looked at in one go.
 const CHUNK: usize = 64 * 1024;
 
+/// What was concluded from a log.
+#[derive(Clone, Debug)]
+pub struct Concluded {
+    /// What would be told, in order.
+    pub observations: Vec<Observation>,
+    /// The packs whose programs were recognised.
+    pub packs: Vec<String>,
+}
+
 /// What the observer would conclude from this log, in order. Time stands still in it, so nothing is silent and a failure is
 /// held until the end.
 ///
-/// `pack` is added to those of the rule. Without the status with which the program ended, it is guessed from whether the
-/// output shows a failure that is worth waking for.
+/// `pack` is added to those of the rule. Without the status with which the program ended, it is guessed from what the output
+/// says.
 #[must_use]
 pub fn observe(log: &[u8], rule: &ObserveRule, pack: Option<&str>, exit: Option<i32>) -> Vec<Observation> {
     let mut rule = rule.clone();
     rule.packs.extend(pack.map(str::to_owned));
-    observe_with(log, &Rules::compile(&rule, Limits::default()), exit)
+    let rules = Rules::compile(&rule, Limits::default());
+    observe_with(log, &rules, &mut Miner::default(), "", exit).observations
 }
 
-/// As [`observe`], with rules that are compiled already.
+/// As [`observe`], with rules that are compiled already, what was learned before, and the command.
 #[must_use]
-pub fn observe_with(log: &[u8], rules: &Rules, exit: Option<i32>) -> Vec<Observation> {
+pub fn observe_with(log: &[u8], rules: &Rules, miner: &mut Miner, command: &str, exit: Option<i32>) -> Concluded {
     let call_id = CallId::from_uuid(uuid::Uuid::nil());
     let at = Timestamp::UNIX_EPOCH;
-    let mut watch = Watch::new(call_id, "the program", at);
+    let mut watch = Watch::new(call_id, "the program", at).running(rules, command);
     let mut observations = Vec::new();
     let mut offset = 0;
     for body in log.chunks(CHUNK) {
         let frame = Frame { offset, first_line: None, at, read_at: at, body, exit: None };
-        observations.extend(watch.frame(rules, &frame).into_iter().map(|report| report.observation().clone()));
+        let told = watch.frame(rules, miner, &frame);
+        observations.extend(told.into_iter().map(|report| report.observation().clone()));
         offset += body.len() as u64;
     }
     let code = exit.unwrap_or_else(|| i32::from(watch.shows_failure()));
@@ -45,8 +60,16 @@ pub fn observe_with(log: &[u8], rules: &Rules, exit: Option<i32>) -> Vec<Observa
     let exit =
         Exit { code: Some(code), signal: None, reason: "exited".to_owned(), bytes: counts.bytes, lines: counts.lines };
     let last = Frame { offset, first_line: None, at, read_at: at, body: b"", exit: Some(exit) };
-    observations.extend(watch.frame(rules, &last).into_iter().map(|report| report.observation().clone()));
-    observations
+    observations.extend(watch.frame(rules, miner, &last).into_iter().map(|report| report.observation().clone()));
+    let packs = rules.names_of(watch.active()).map(str::to_owned).collect();
+    Concluded { observations, packs }
+}
+
+/// Where a log says that something is wrong in a file: all that compilers and linters wrote.
+#[must_use]
+pub fn findings(log: &[u8], rules: &Rules) -> Vec<Found> {
+    let lines: Vec<_> = log.split(|byte| *byte == b'\n').map(|line| text::visible(line.trim_ascii_end())).collect();
+    rules.finder.find(lines.iter().map(|line| line.get(prefix::len(line.as_bytes())..).unwrap_or(line)))
 }
 
 #[cfg(test)]
@@ -62,6 +85,7 @@ mod tests {
         assert_eq!(observations[0].phase, "failed");
         assert_eq!(observations[0].evidence[0].line, 5000, "with the line before it");
         assert_eq!(observations[0].counts.lines, 5002);
+        assert!(observations[0].changed.contains("src/lib.rs:7:9"), "{}", observations[0].changed);
     }
 
     #[test]
@@ -70,6 +94,37 @@ mod tests {
         let observations = observe(log.as_bytes(), &ObserveRule::default(), None, None);
         assert_eq!(observations.len(), 1);
         assert_eq!((observations[0].phase.as_str(), observations[0].decision.as_ref()), ("completed", None));
+    }
+
+    #[test]
+    fn what_was_there_when_all_went_well_is_no_cause() {
+        let rules = Rules::compile(&ObserveRule::default(), Limits::default());
+        let mut miner = Miner::default();
+        let noise = "starting\nerror: could not upload report 17: access denied\nworking on it\n";
+        for _ in 0..3 {
+            let passed = observe_with(noise.as_bytes(), &rules, &mut miner, "./ci", Some(0));
+            assert_eq!(passed.observations[0].decision, None);
+        }
+        let failing = format!("{noise}\n\n\n\n\n\n\nthe frobnicator says: 7 is not what was wanted\n{noise}");
+        let failed = observe_with(failing.as_bytes(), &rules, &mut miner, "./ci", Some(1)).observations.remove(0);
+        assert!(failed.evidence[0].excerpt.contains("frobnicator"), "{failed:#?}");
+        assert!(failed.changed.contains("1 kinds of lines are new"), "{}", failed.changed);
+    }
+
+    #[test]
+    fn a_packet_is_small_whatever_the_log() {
+        let mut log = String::new();
+        for number in 0..3000 {
+            log += &format!(
+                "src/a{number}.rs:{number}:1: error: {} is wrong\n{}\n",
+                "x".repeat(number % 700),
+                "y".repeat(300)
+            );
+        }
+        let told = observe(log.as_bytes(), &ObserveRule::default(), None, Some(1)).remove(0);
+        let words = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let said: usize = told.evidence.iter().map(|evidence| evidence.excerpt.len() + evidence.rule.len()).sum();
+        assert!(told.changed.len() + words(&told.decision) + words(&told.missing) + said <= 2048, "{told:#?}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::{
     call::{Desk, Gone, Tracked},
     conclude::Report,
     meter,
+    miners::{Miners, Source},
     signal::{self, Address, NotAFrame},
     tell::{Teller, Told},
 };
@@ -56,6 +57,7 @@ pub(crate) struct Partition {
     pull: OrderedPull,
     calls: HashMap<CallId, Tracked>,
     gone: Gone,
+    miners: Miners,
     /// Calls whose checkpoints are not needed any more.
     ended: Vec<CallId>,
     /// The last message that was read, and the last that was acknowledged.
@@ -74,19 +76,22 @@ impl Partition {
         let left = means.desk.left_behind(number).await?;
         let calls = left.into_iter().map(|call| (call.address.call_id, call)).collect();
         let now = Instant::now();
-        Ok(Self {
+        let mut partition = Self {
             number,
             means,
             pull,
             calls,
             gone: Gone::default(),
+            miners: Miners::new(number),
             ended: Vec::new(),
             read: 0,
             acknowledged: 0,
             saved_at: now,
             pending: None,
             heard_at: now,
-        })
+        };
+        partition.open_miners().await?;
+        Ok(partition)
     }
 
     /// Reads until told to stop; then leaves everything in order for the next one.
@@ -153,6 +158,21 @@ impl Partition {
                 None => self.gone.add(call_id),
             }
         }
+        self.open_miners().await
+    }
+
+    /// Loads what was learned of the sources that are read and not known yet.
+    async fn open_miners(&mut self) -> Result<(), PartitionError> {
+        let sources: BTreeMap<CallId, &Source> = (self.calls.values())
+            .map(|call| &call.source)
+            .filter(|source| !self.miners.has(source))
+            .map(|source| (source.id(self.number), source))
+            .collect();
+        let ids: Vec<CallId> = sources.keys().copied().collect();
+        let stored = self.means.desk.checkpoints(&ids).await?;
+        for (id, source) in sources {
+            self.miners.open(source, stored.iter().find(|stored| stored.call_id == id));
+        }
         Ok(())
     }
 
@@ -185,7 +205,7 @@ impl Partition {
         call.stream_seq = call.stream_seq.max(delivery.stream_seq);
         call.is_dirty = true;
         let lines_before = call.watch.counts().lines;
-        let reports = call.watch.frame(&call.rules, &frame);
+        let reports = call.watch.frame(&call.rules, self.miners.of(&call.source), &frame);
         Ok(Some((call_id, Read { reports, lines_before })))
     }
 
@@ -258,6 +278,7 @@ impl Partition {
                 Err(error) => tracing::error!(call = %call.address.call_id, %error, "a call's state can't be written"),
             }
         }
+        checkpoints.extend(self.miners.to_store());
         self.means.engine.checkpoints().save(checkpoints).await?;
         self.calls.values_mut().for_each(|call| call.is_dirty = false);
         if !self.ended.is_empty() {

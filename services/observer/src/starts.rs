@@ -14,6 +14,7 @@ use crate::{
     book::RuleBook,
     call::{Desk, Tracked, root},
     conclude::Watch,
+    miners::Source,
     signal::Address,
     tell::Teller,
 };
@@ -96,6 +97,7 @@ impl Starts {
         let (address, traceparent) = (address.clone(), root(&run));
         let call = Tracked {
             address,
+            source: Source::new(&run, &tool),
             tool,
             rules,
             watch,

@@ -8,16 +8,26 @@ const ESCAPE: u8 = 0x1b;
 /// As much of a line tells it from others.
 const NORMAL_BYTES: usize = 200;
 
+/// Raw output without ANSI escape sequences.
+#[must_use]
+pub fn plain(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if memchr(ESCAPE, bytes).is_some() { Cow::Owned(strip_escapes(bytes)) } else { Cow::Borrowed(bytes) }
+}
+
+/// Whether a text holds characters that are not to be seen.
+pub(crate) fn has_controls(text: &str) -> bool {
+    text.bytes().any(|byte| (byte < 0x20 && byte != b'\t') || matches!(byte, 0x7f | 0xc2))
+}
+
 /// The visible text of raw output: escape sequences and control characters (but the tab) taken out, what is not UTF-8
 /// replaced.
 #[must_use]
 pub fn visible(bytes: &[u8]) -> Cow<'_, str> {
-    let plain = if memchr(ESCAPE, bytes).is_some() { Cow::Owned(strip_escapes(bytes)) } else { Cow::Borrowed(bytes) };
-    let text = match plain {
+    let text = match plain(bytes) {
         Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
         Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
     };
-    if text.bytes().any(|byte| (byte < 0x20 && byte != b'\t') || matches!(byte, 0x7f | 0xc2)) {
+    if has_controls(&text) {
         Cow::Owned(text.chars().filter(|letter| !letter.is_control() || *letter == '\t').collect())
     } else {
         text

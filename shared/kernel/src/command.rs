@@ -405,6 +405,8 @@ pub struct ConcludeCall {
     pub call_id: CallId,
     /// How it ended.
     pub exit: Exit,
+    /// Whether that is success: with status 0, unless the agent's rules say otherwise.
+    pub succeeded: bool,
     /// The last observation of it.
     pub observation: Observation,
     /// How long it ran, in milliseconds.

@@ -7,8 +7,10 @@ use kernel::{
     call::Observation,
 };
 use observer::{
-    offline, packs,
+    offline::{self, Concluded},
+    packs::Packs,
     rules::{Limits, Rules},
+    templates::Miner,
 };
 use serde_json::json;
 
@@ -28,17 +30,33 @@ pub fn run(args: &ObserveArgs, out: &Out) -> Result<(), CliError> {
     for problem in &rules.problems {
         out.say(out.style().paint(Paint::Bad, &clean(problem)));
     }
-    let observations = offline::observe_with(&log, &rules, args.exit);
+    let mut miner = Miner::default();
+    for passing in &args.passing {
+        offline::observe_with(&read(passing)?, &rules, &mut miner, &args.command, Some(0));
+    }
+    let Concluded { observations, packs } = offline::observe_with(&log, &rules, &mut miner, &args.command, args.exit);
     observations.iter().for_each(|observation| show(observation, out));
+    let findings = if args.findings { offline::findings(&log, &rules) } else { Vec::new() };
+    for found in &findings {
+        out.say(format!("{}: {}", clean(&found.place()), clean(&found.message)));
+    }
     let lines = observations.last().map_or(0, |last| last.counts.lines);
     let wakes = observations.iter().filter(|observation| observation.decision.is_some()).count() as u64;
     out.say(format!(
-        "{} of output, {}, {} that would wake the model",
+        "{} of output, {}, {} that would wake the model; by the packs {}",
         many(lines, "line"),
         many(observations.len() as u64, "observation"),
-        count(wakes)
+        count(wakes),
+        packs.join(", ")
     ));
-    out.value(&json!({"lines": lines, "wakes": wakes, "problems": rules.problems, "observations": observations}));
+    out.value(&json!({
+        "lines": lines,
+        "wakes": wakes,
+        "packs": packs,
+        "problems": rules.problems,
+        "observations": observations,
+        "findings": findings,
+    }));
     if rules.problems.is_empty() { Ok(()) } else { Err(CliError::failed("some of the rules can't be used")) }
 }
 
@@ -50,21 +68,23 @@ fn read(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 fn rules(args: &ObserveArgs) -> Result<Rules, CliError> {
+    let packs = match &args.packs {
+        Some(folder) => Packs::with_folder(folder).map_err(|error| CliError::usage(error.to_string()))?,
+        None => Packs::shipped().clone(),
+    };
     if let Some(pack) = &args.pack {
-        if !packs::names().any(|name| name == pack) {
-            let known = packs::names().collect::<Vec<_>>().join(", ");
+        if !packs.has(pack) {
+            let known = packs.names().collect::<Vec<_>>().join(", ");
             return Err(CliError::usage_with(
                 format!("there is no pack `{}`", clean(pack)),
                 format!("there are {known}"),
             ));
         }
-        return Ok(Rules::compile(
-            &ObserveRule { packs: vec![pack.clone()], ..ObserveRule::default() },
-            Limits::default(),
-        ));
+        let rule = ObserveRule { packs: vec![pack.clone()], ..ObserveRule::default() };
+        return Ok(Rules::compile_with(&rule, &packs, Limits::default()));
     }
     let agent: Option<AgentSpec> = args.agent.as_deref().map(agents::named).transpose()?;
-    Ok(Rules::for_tool(agent.as_ref(), &args.tool, Limits::default()))
+    Ok(Rules::for_tool_with(agent.as_ref(), &args.tool, &packs, Limits::default()))
 }
 
 fn show(observation: &Observation, out: &Out) {

@@ -9,6 +9,7 @@ const STEP: i64 = 100;
 struct Told {
     watch: Watch,
     rules: Rules,
+    miner: Miner,
     offset: u64,
     reports: Vec<Report>,
 }
@@ -17,7 +18,13 @@ impl Told {
     fn new(rule: &ObserveRule) -> Self {
         let start = Timestamp::UNIX_EPOCH;
         let watch = Watch::new(CallId::from_uuid(uuid::Uuid::nil()), "shell.run", start);
-        Self { watch, rules: Rules::compile(rule, Limits::default()), offset: 0, reports: Vec::new() }
+        Self {
+            watch,
+            rules: Rules::compile(rule, Limits::default()),
+            miner: Miner::default(),
+            offset: 0,
+            reports: Vec::new(),
+        }
     }
 
     fn feed(&mut self, at: i64, body: &str, exit: Option<Exit>) {
@@ -25,7 +32,7 @@ impl Told {
         let body = body.as_bytes();
         let frame = Frame { offset: self.offset, first_line: None, at, read_at: at, body, exit };
         self.offset += body.len() as u64;
-        self.reports.extend(self.watch.frame(&self.rules, &frame));
+        self.reports.extend(self.watch.frame(&self.rules, &mut self.miner, &frame));
     }
 
     fn wait(&mut self, until: i64) {

@@ -91,3 +91,38 @@ async fn observers_share_the_partitions_and_take_over_from_each_other() {
     second.stop().await.unwrap();
     world.close().await;
 }
+
+const TIMED: &str = "  - tool: shell.run
+    thresholds: [{ id: retries, match: retrying, count: 3, within: 1h }]
+    machines: [{ id: deploy, stages: [{ name: begun, enter: '^begin deploy', within: 1h }, { name: done, enter: '^deploy done' }] }]
+";
+
+#[tokio::test]
+async fn what_is_counted_over_time_survives_the_observer_that_counted_it() {
+    let world = World::new().await;
+    let mut build = world.activity(TIMED).await;
+    let first = world.observer();
+    build.say("begin deploy\nretrying\nretrying\n").await;
+    let checkpoints = world.ingress.checkpoints();
+    world
+        .until("checkpoint", async || {
+            let now = checkpoints.load(&[build.call]).await.unwrap();
+            now.iter().any(|checkpoint| checkpoint.state.get().contains("\"windows\""))
+        })
+        .await;
+    drop(first);
+    build.say("retrying\nretrying\n").await;
+    let second = world.observer();
+    world.until("threshold", async || !world.observations(build.run).await.is_empty()).await;
+    drop(second);
+    let third = world.observer();
+    build.exit(0).await;
+    world.concluded(&build).await;
+    let observations = world.observations(build.run).await;
+    let told: Vec<_> = observations.iter().map(|seen| (seen.phase.as_str(), seen.decision.is_some())).collect();
+    assert_eq!(told, [("threshold", true), ("completed", false)], "{observations:#?}");
+    assert_eq!((observations[0].evidence[0].line, observations[0].evidence[0].rule.as_str()), (4, "retries"));
+    assert!(observations[1].changed.contains("`deploy` did not come further than `begun`"), "{observations:#?}");
+    third.stop().await.unwrap();
+    world.close().await;
+}

@@ -44,7 +44,13 @@ fn conclude(sim: &mut Sim, code: i32, evidence: &str) {
         missing: None,
         counts: Default::default(),
     };
-    let conclude = ConcludeCall { call_id: call.request.call_id, exit: exit(code), observation, duration_ms: 7_000 };
+    let conclude = ConcludeCall {
+        call_id: call.request.call_id,
+        exit: exit(code),
+        succeeded: code == 0,
+        observation,
+        duration_ms: 7_000,
+    };
     sim.submit(&Command::ConcludeCall(Box::new(conclude)));
 }
 

@@ -204,7 +204,7 @@ impl Decider {
         let block = Block::new(describe(&exit), Trust::System, format!("tool:{}/{call_id}", call.request.tool));
         self.emit(ObservationRecorded { observation: conclude.observation.clone() });
         let duration_ms = conclude.duration_ms;
-        if exit.is_success() {
+        if conclude.succeeded {
             let result = CallResult { block, value: None, artifact: None, duration_ms };
             self.emit(ToolCompleted { call_id, result, exit: Some(exit) });
         } else if exit.reason == "cancelled" {

@@ -181,6 +181,7 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
         Step::Conclude(code) => Command::ConcludeCall(Box::new(ConcludeCall {
             call_id: call,
             exit: Exit { code: Some(code), signal: None, reason: "exited".into(), bytes: 1, lines: 1 },
+            succeeded: code == 0,
             observation: observation(Some(call), code != 0),
             duration_ms: 1,
         })),

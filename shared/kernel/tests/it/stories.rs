@@ -180,6 +180,7 @@ fn an_activity_ends_by_its_observation_in_one_wake() {
     let conclude = ConcludeCall {
         call_id: ids[0],
         exit: exit(1),
+        succeeded: false,
         observation: observation(ids[0], Some("the tests fail")),
         duration_ms: 10,
     };

@@ -18,7 +18,7 @@ pub async fn read(hand: &Hand, run: RunId, call_id: CallId, offset: u32, signal:
         Signal::Exit(exited) => {
             let exit = exit(exited);
             let observation = observation(call_id, "completed", !exit.is_success());
-            let conclude = ConcludeCall { call_id, exit, observation, duration_ms: 1 };
+            let conclude = ConcludeCall { call_id, succeeded: exit.is_success(), exit, observation, duration_ms: 1 };
             (Command::ConcludeCall(Box::new(conclude)), "exit")
         }
     };
