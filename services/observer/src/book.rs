@@ -8,13 +8,21 @@ use std::{
 use engine::{Agents, EngineError};
 use kernel::RunState;
 
-use crate::rules::{Limits, Rules};
+use crate::rules::{Limits, Rules, rule_for};
 
-/// Sets of rules that are kept; beyond, the shelf is cleared and fills again with what is in use.
-const KEPT: usize = 512;
+/// Different sets of rules that are kept, a few megabytes each; beyond, the shelf is cleared and fills again with what is in
+/// use.
+const KEPT: usize = 48;
+/// Agents and tools that are remembered with theirs.
+const REMEMBERED: usize = 4096;
 
-/// By digest of the agent and name of the tool.
-type Shelf = HashMap<(String, String), Arc<Rules>>;
+#[derive(Default)]
+struct Shelf {
+    /// By digest of the agent and name of the tool.
+    of: HashMap<(String, String), Arc<Rules>>,
+    /// By what they say: agents that say the same share them.
+    alike: HashMap<String, Arc<Rules>>,
+}
 
 /// The rules of all agents. Cheap to clone.
 #[derive(Clone)]
@@ -32,30 +40,46 @@ impl RuleBook {
     /// The rules that the run's agent has for the output of `tool`.
     pub(crate) async fn rules(&self, run: &RunState, tool: &str) -> Result<Arc<Rules>, EngineError> {
         let key = (run.agent_digest.clone(), tool.to_owned());
-        if let Some(rules) = self.shelf().get(&key) {
+        if let Some(rules) = self.shelf().of.get(&key) {
             return Ok(Arc::clone(rules));
         }
         let version = self.agents.by_digest(&run.tenant, &run.agent, &run.agent_digest).await?;
-        let spec = version.as_ref().map(|version| &version.spec);
-        let rules = Arc::new(Rules::for_tool(spec, tool, self.limits));
-        for problem in &rules.problems {
-            tracing::warn!(
-                agent = run.agent,
-                digest = run.agent_digest,
-                tool,
-                problem,
-                "a rule of an agent is not used as it is written"
-            );
-        }
-        let mut shelf = self.shelf();
-        if shelf.len() >= KEPT {
-            shelf.clear();
-        }
-        shelf.insert(key, Arc::clone(&rules));
+        let rule = rule_for(version.as_ref().map(|version| &version.spec), tool);
+        // What can't be written has no likes of it.
+        let says = serde_json::to_string(&rule).unwrap_or_else(|_| format!("{key:?}"));
+        let known = self.shelf().alike.get(&says).cloned();
+        let rules = match known {
+            Some(rules) => rules,
+            None => {
+                let rules = Arc::new(Rules::compile(&rule, self.limits));
+                for problem in &rules.problems {
+                    tracing::warn!(
+                        agent = run.agent,
+                        digest = run.agent_digest,
+                        tool,
+                        problem,
+                        "a rule of an agent is not used as it is written"
+                    );
+                }
+                rules
+            }
+        };
+        self.shelf().put(key, says, &rules);
         Ok(rules)
     }
 
     fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf {
+    fn put(&mut self, key: (String, String), says: String, rules: &Arc<Rules>) {
+        if self.of.len() >= REMEMBERED || (self.alike.len() >= KEPT && !self.alike.contains_key(&says)) {
+            self.of.clear();
+            self.alike.clear();
+        }
+        self.of.insert(key, Arc::clone(rules));
+        self.alike.insert(says, Arc::clone(rules));
     }
 }

@@ -306,6 +306,7 @@ impl Watch {
     }
 
     fn read(&mut self, rules: &Rules, miner: &mut Miner, frame: &Frame<'_>) -> Vec<Timely> {
+        self.active.0 |= rules.always().0;
         let mut splitter = std::mem::take(&mut self.splitter);
         let mut timely = Vec::new();
         let at = frame.at;
@@ -322,14 +323,12 @@ impl Watch {
             self.counts.bytes += fed.new + fed.late;
             self.last_at = self.last_at.max(frame.at);
             self.silence_told = false;
-            let progress =
-                self.collector.latest().take(TAIL_LINES).find_map(|line| rules.tail_progress(line.as_bytes()));
             if let Some(last) = self.collector.latest().next() {
                 self.active.0 |= rules.detect(last.as_bytes()).0;
             }
-            if let Some(progress) = progress {
-                self.note_progress(progress, self.next_offset());
-            }
+            let latest = self.collector.latest().take(TAIL_LINES).map(|line| rules.tail_progress(line.as_bytes()));
+            let progress = latest.fold(Progress::default(), Progress::or);
+            self.note_progress(progress, self.next_offset());
         }
         timely
     }
@@ -355,8 +354,11 @@ impl Watch {
         }
         match hits.failure.filter(|failure| !is_mute || failure.is_own()) {
             Some(failure) => {
+                let place = Place { offset: line.offset, line: line.number, text: &plain, at };
                 spot.is_background = mined.is_some_and(|mined| miner.is_background(mined.id));
-                self.failing(rules, &spot, failure, hits.verdict, at);
+                if self.failing(rules, &spot, failure, hits.verdict, at) == Noted::Again {
+                    timely.extend(self.timed.repeated(rules.name(failure.rule), place));
+                }
             }
             None if is_first
                 && miner.learned() >= LEARNED
@@ -386,9 +388,10 @@ impl Watch {
         failure: crate::rules::Failure,
         verdict: Option<bool>,
         at: Timestamp,
-    ) {
+    ) -> Noted {
         let wakes = failure.wakes() && !spot.quoted;
-        match self.collector.hit(spot, failure, rules) {
+        let noted = self.collector.hit(spot, failure, rules);
+        match noted {
             Noted::New if wakes => self.hold(rules, failure.wake, spot.offset, at),
             Noted::New | Noted::Plain => {}
             Noted::Again => self.counts.suppressed += 1,
@@ -401,6 +404,7 @@ impl Watch {
         {
             self.standing = Standing::Failed;
         }
+        noted
     }
 
     /// Whether what the line shows counts for nothing, since it stands in output of another kind.

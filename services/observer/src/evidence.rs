@@ -268,7 +268,7 @@ impl Collector {
         }
         if found.is_consequence {
             open.led |= !open.is_consequence;
-        } else if found.score > open.score || open.is_consequence {
+        } else if (found.score > open.score || open.is_consequence) && spot.is_background <= open.is_background {
             open.score = found.score;
             open.rule = rules.name(found.rule).to_owned();
             open.hit = open.lines.len() - 1;

@@ -123,6 +123,14 @@ pub struct Progress {
     pub percent: Option<u8>,
 }
 
+impl Progress {
+    /// With what another one says beyond it.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { phase: self.phase.or(other.phase), percent: self.percent.or(other.percent) }
+    }
+}
+
 enum Kind {
     Failure { score: u8, wake: WakeWhen, is_consequence: bool, verdict: bool, before: u8, after: u8 },
     Ignore,
@@ -178,6 +186,7 @@ pub struct Rules {
     packs: Vec<PackInfo>,
     sections: Vec<SectionRule>,
     words: Option<AhoCorasick>,
+    always: Active,
     records: RecordRules,
     /// Windows, machines and heartbeats.
     pub(crate) timed: TimedRules,
@@ -205,12 +214,7 @@ impl Rules {
     /// As [`Rules::for_tool`], with these packs.
     #[must_use]
     pub fn for_tool_with(agent: Option<&AgentSpec>, tool: &str, packs: &Packs, limits: Limits) -> Self {
-        let rules = agent.map(|agent| agent.observe.as_slice()).unwrap_or_default();
-        let fits = |rule: &&ObserveRule| match &rule.tool {
-            Some(named) => named == tool,
-            None => rule.service.is_none(),
-        };
-        Self::compile_with(&build::merge(rules.iter().filter(fits)), packs, limits)
+        Self::compile_with(&rule_for(agent, tool), packs, limits)
     }
 
     /// Compiles a rule with the shipped packs. What cannot be used is named in [`Rules::problems`], the rest works: an
@@ -302,13 +306,22 @@ impl Rules {
         looking.done()
     }
 
-    /// How far the last line that says so has come.
+    /// How far it has come, by a line at the end of what has come.
     #[must_use]
-    pub fn tail_progress(&self, line: &[u8]) -> Option<Progress> {
-        let mut latest = None;
+    pub fn tail_progress(&self, line: &[u8]) -> Progress {
+        let mut latest = Progress::default();
         let body = &line[prefix::len(line)..];
-        self.tail.each(body, |place| latest = latest.take().or_else(|| progress(self.progress.get(place)?, body)));
+        self.tail.each(body, |place| {
+            let found = self.progress.get(place).and_then(|regex| progress(regex, body));
+            latest = std::mem::take(&mut latest).or(found.unwrap_or_default());
+        });
         latest
+    }
+
+    /// The packs that listen whatever the program is.
+    #[must_use]
+    pub const fn always(&self) -> Active {
+        self.always
     }
 
     /// The packs whose program prints such lines.
@@ -343,6 +356,16 @@ impl Rules {
         let told = self.escalate.iter().find(|escalation| escalation.fits(anomaly, rule));
         told.map_or_else(|| usual(anomaly), |escalation| escalation.wake)
     }
+}
+
+/// What `agent` says about the output of `tool`, as one rule.
+pub(crate) fn rule_for(agent: Option<&AgentSpec>, tool: &str) -> ObserveRule {
+    let rules = agent.map(|agent| agent.observe.as_slice()).unwrap_or_default();
+    let fits = |rule: &&ObserveRule| match &rule.tool {
+        Some(named) => named == tool,
+        None => rule.service.is_none(),
+    };
+    build::merge(rules.iter().filter(fits))
 }
 
 /// When something wakes unless the agent says otherwise.

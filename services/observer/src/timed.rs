@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{records::Record, text};
 
+/// So many repetitions of failures within a minute are a burst; the next one is told of after a while.
+const BURST: u32 = 500;
+const BURST_MS: i64 = 60_000;
+const NEXT_BURST: i64 = 10;
 /// Most bytes of a line that is shown.
 const LINE_BYTES: usize = 160;
 
@@ -94,6 +98,9 @@ pub(crate) struct Timed {
     machines: BTreeMap<usize, Under>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     beats: BTreeMap<usize, Mark>,
+    /// Repetitions in the minute of this number, and the minute from which a burst is told of again.
+    repeated: (i64, u32),
+    next_burst: i64,
 }
 
 /// A line and where it stands.
@@ -181,6 +188,24 @@ impl Timed {
         let times = if most == 1 { "once".to_owned() } else { format!("{most} times within {}", threshold.within) };
         let changed = format!("Threshold `{}` was passed: {times}{what}, at line {}.", threshold.id, place.line + 1);
         Some(timely(Anomaly::Threshold, threshold.id.clone(), place.mark(), changed))
+    }
+
+    /// Counts a failure that was seen before; one of very many within a minute is told.
+    pub(crate) fn repeated(&mut self, rule: &str, place: Place<'_>) -> Option<Timely> {
+        let minute = place.at.as_millisecond().div_euclid(BURST_MS);
+        if self.repeated.0 != minute {
+            self.repeated = (minute, 0);
+        }
+        self.repeated.1 = self.repeated.1.saturating_add(1);
+        if self.repeated.1 != BURST || minute < self.next_burst {
+            return None;
+        }
+        self.next_burst = minute.saturating_add(NEXT_BURST);
+        let changed = format!(
+            "Failures that were seen before came {BURST} times within a minute, up to line {}.",
+            place.line + 1
+        );
+        Some(timely(Anomaly::Burst, rule.to_owned(), place.mark(), changed))
     }
 
     fn enter(&mut self, machine: &Machine, which: usize, stage: usize, place: Place<'_>) {
@@ -322,6 +347,17 @@ mod tests {
         let mut timed: Timed = serde_json::from_str(&stored).unwrap();
         timed.hit(&rules, stage(2), place(600, "c"));
         assert!(timed.due(&rules, at(5000)).is_empty() && timed.unfinished(&rules).is_none());
+    }
+
+    #[test]
+    fn a_burst_is_told_once_for_a_while() {
+        let mut timed = Timed::default();
+        let mut told = Vec::new();
+        for line in 0..20_000_i64 {
+            let second = if line < 2000 { line / 100 } else { line };
+            told.extend(timed.repeated("generic.fatal", place(second, "fatal: x")).map(|timely| timely.offset));
+        }
+        assert_eq!(told, [4], "at the 500th of the first minute, and no more while they come one a second");
     }
 
     #[test]

@@ -88,6 +88,7 @@ impl Watch {
         let (phase, why) = match timely.anomaly {
             Anomaly::Stage => ("stage", "a stage lasts longer than it may"),
             Anomaly::Heartbeat => ("heartbeat", "a heartbeat stays away"),
+            Anomaly::Burst => ("burst", "failures come again and again"),
             _ => ("threshold", "a threshold was passed"),
         };
         let wakes = self.may_wake(rules, timely.anomaly, &timely.rule, now);

@@ -6,7 +6,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind};
 use kernel::observe::{Anomaly, Meaning, ObserveRule, WakeWhen};
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
-use super::{CONSEQUENCE_SCORE, Edge, Kind, Limits, OWN_SCORE, PackInfo, Rule, Rules, SectionRule, Set};
+use super::{Active, CONSEQUENCE_SCORE, Edge, Kind, Limits, OWN_SCORE, PackInfo, Rule, Rules, SectionRule, Set};
 use crate::{
     findings::Finder,
     literals,
@@ -281,6 +281,8 @@ impl Builder {
         let (patterns, regexes): (Vec<_>, Vec<_>) = std::mem::take(&mut self.tail).into_iter().unzip();
         let tail = self.set(patterns.into_iter().zip(0..).collect(), false);
         let words = self.automaton();
+        let always = self.packs.iter().zip(0..).filter(|(pack, _)| pack.always);
+        let always = Active(always.fold(0, |all, (_, bit): (_, u32)| all | 1 << bit));
         Rules {
             shipped,
             own,
@@ -292,6 +294,7 @@ impl Builder {
             packs: self.packs,
             sections: self.sections,
             words,
+            always,
             records,
             timed: TimedRules::new(rule),
             finder,
