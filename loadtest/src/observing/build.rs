@@ -149,6 +149,7 @@ impl World {
             idempotent: false,
             schema_digest: String::new(),
             trust: Trust::Operator,
+            compensation: Default::default(),
             timeout: units::Duration::from_secs(3600),
         }
     }
