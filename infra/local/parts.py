@@ -100,6 +100,14 @@ def _install(part, home):
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+def pip_command(folder):
+    """The command that runs pip; without one, nothing can be fetched."""
+    pip, missing = _pip(Path(folder))
+    if missing:
+        raise Problem(missing)
+    return pip
+
+
 def _pip(folder):
     """The command that runs pip, or else the reason why there is none."""
     pip = [sys.executable, "-m", "pip"]

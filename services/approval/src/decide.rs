@@ -158,7 +158,7 @@ impl Question {
         if row.state != "open" && self.request_id.is_none() {
             return Err(decided_before(row));
         }
-        if self.arguments.is_some() && row.call_id.is_none() {
+        if self.arguments.is_some() && row.arguments.is_none() {
             return Err(Refusal::Invalid("`arguments` make no sense for a plain question: answer in `reason`"));
         }
         let edited = self.arguments.clone().map(|arguments| {

@@ -101,6 +101,9 @@ pub enum Command {
     /// What could not be handled: dead letters
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// MCP servers
+    #[command(subcommand)]
+    Mcp(McpCommand),
     /// What the observer would conclude from a log file
     Observe(ObserveArgs),
     /// Policies
@@ -367,6 +370,18 @@ pub enum PolicyCommand {
         /// Folder of policies
         #[arg(long, env = "ESC_POLICIES_DIR", default_value = "infra/policies")]
         policies: PathBuf,
+    },
+}
+
+/// `esc mcp`.
+#[derive(Debug, Subcommand)]
+pub enum McpCommand {
+    /// List the servers that are declared and enabled
+    List,
+    /// Agree in a browser to what a server wants, and keep its token where the tool-executor finds it
+    Login {
+        /// Name of the server
+        server: String,
     },
 }
 

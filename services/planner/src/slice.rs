@@ -48,6 +48,8 @@ pub struct SliceInput<'a> {
     pub agent: &'a AgentSpec,
     /// Tokens that the declarations of the tools take.
     pub tool_tokens: u64,
+    /// The least that any of the words may be believed that these declarations are made of.
+    pub tools_trust: Trust,
     /// Names in the agent's file that no tool has.
     pub missing_tools: &'a [String],
     /// Digests for the manifest: of the agent, of the tools.
@@ -106,7 +108,7 @@ impl Slice {
     pub fn build_with(input: &SliceInput<'_>, boundary: Boundary) -> Self {
         let system = system::render(input.agent);
         let room = user_room(input, tokens::count(&system));
-        let view = View { input, boundary: &boundary, seen: seen_trust(input.state) };
+        let view = View { input, boundary: &boundary, seen: seen_trust(input.state).join(input.tools_trust) };
         let before = standing::before(&view, room);
         let after = standing::after(&view, room);
         let fixed: u64 = before.iter().chain(&after).map(|part| tokens::count(&part.text())).sum();

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jsonschema::Validator;
-use kernel::tool::ToolSpec;
+use kernel::{
+    Trust,
+    tool::{ToolRun, ToolSpec},
+};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -54,20 +57,22 @@ pub struct Toolbox {
     declarations: Arc<[ToolDecl]>,
     offers: BTreeMap<String, Offer>,
     tokens: u64,
+    trust: Trust,
     missing: Vec<String>,
     digest: String,
 }
 
 impl Toolbox {
-    /// The verbs, and the tools of these names; `find` looks a name up in the catalogue.
+    /// The verbs, and these tools; `names` are those of the agent's file, of which some may not be there.
     ///
     /// # Errors
-    /// [`BadSchema`] if a tool's input schema does not compile.
-    pub fn new(names: &[String], find: impl Fn(&str) -> Option<CatalogueTool>) -> Result<Self, BadSchema> {
+    /// [`BadSchema`] if the input schema of a tool of our own does not compile. One of a server is left out.
+    pub fn new(names: &[String], mut tools: Vec<CatalogueTool>) -> Result<Self, BadSchema> {
         let mut toolbox = Self {
             declarations: Arc::new([]),
             offers: BTreeMap::new(),
             tokens: 0,
+            trust: Trust::System,
             missing: Vec::new(),
             digest: String::new(),
         };
@@ -78,22 +83,35 @@ impl Toolbox {
             hasher.update(declaration.schema.to_string());
             toolbox.add(&mut declarations, declaration, Offered::Verb(verb))?;
         }
-        let mut sorted: Vec<&String> = names.iter().collect();
         // The same order whatever the order in the file: a provider's cache sees the same beginning.
-        sorted.sort();
-        sorted.dedup();
-        for name in sorted {
-            let Some(tool) = find(name) else {
-                toolbox.missing.push(name.clone());
-                continue;
-            };
-            hasher.update(&tool.digest);
+        tools.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
+        tools.dedup_by(|one, other| one.spec.name == other.spec.name);
+        let is_there = |name: &String| match name.strip_suffix(".*") {
+            Some(server) => {
+                tools.iter().any(|tool| matches!(&tool.spec.run, ToolRun::Mcp(run) if run.server == server))
+            }
+            None => tools.iter().any(|tool| tool.spec.name == *name),
+        };
+        toolbox.missing = names.iter().filter(|name| !is_there(name)).cloned().collect();
+        for tool in tools {
             let declaration = ToolDecl {
-                name: toolbox.wire_name(name),
+                name: toolbox.wire_name(&tool.spec.name),
                 description: tool.spec.description.clone(),
                 schema: tool.spec.input.clone(),
             };
-            toolbox.add(&mut declarations, declaration, Offered::Tool(tool))?;
+            let (name, digest, words) = (tool.spec.name.clone(), tool.digest.clone(), tool.spec.words());
+            let is_ours = !matches!(tool.spec.run, ToolRun::Mcp(_));
+            match toolbox.add(&mut declarations, declaration, Offered::Tool(tool)) {
+                Ok(()) => {}
+                Err(error) if is_ours => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "a tool of an MCP server is left out");
+                    toolbox.missing.push(name);
+                    continue;
+                }
+            }
+            hasher.update(&digest);
+            toolbox.trust = toolbox.trust.join(words);
         }
         toolbox.tokens = declarations.iter().map(weigh).sum();
         toolbox.declarations = declarations.into();
@@ -141,6 +159,12 @@ impl Toolbox {
     #[must_use]
     pub const fn tokens(&self) -> u64 {
         self.tokens
+    }
+
+    /// The least that any of the words may be believed that the declarations are made of: a server's own are data.
+    #[must_use]
+    pub const fn trust(&self) -> Trust {
+        self.trust
     }
 
     /// Names of the agent's file that the catalogue does not have.
@@ -199,8 +223,34 @@ mod tests {
     }
 
     fn toolbox(names: &[&str]) -> Toolbox {
+        let tools = names.iter().filter(|name| name.contains('.')).map(|name| tool(name)).collect();
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        Toolbox::new(&names, |name| name.contains('.').then(|| tool(name))).unwrap()
+        Toolbox::new(&names, tools).unwrap()
+    }
+
+    fn remote(name: &str, words: Trust, input: serde_json::Value) -> CatalogueTool {
+        let (server, part) = name.split_once('.').unwrap();
+        let part = kernel::tool::McpPart::Tool(part.to_owned());
+        let run = ToolRun::Mcp(kernel::tool::McpRun { server: server.to_owned(), part, words });
+        let spec = ToolSpec { run, input, ..ToolSpec::clone(&tool(name).spec) };
+        CatalogueTool { spec: Arc::new(spec), digest: format!("digest of {name}") }
+    }
+
+    #[test]
+    fn a_servers_words_are_data_and_its_bad_schema_costs_only_its_tool() {
+        let object = || json!({"type": "object"});
+        let tools = vec![
+            tool("shell.run"),
+            remote("forge.list", Trust::Untrusted, object()),
+            remote("forge.bad", Trust::Untrusted, json!({"type": "no such type"})),
+        ];
+        let names = ["shell.run", "forge.*", "other.*"].map(str::to_owned);
+        let toolbox = Toolbox::new(&names, tools).unwrap();
+        assert_eq!(toolbox.trust(), Trust::Untrusted);
+        assert_eq!(toolbox.missing(), ["other.*", "forge.bad"]);
+        assert!(toolbox.find("forge_list").is_some());
+        let vouched = Toolbox::new(&names, vec![remote("forge.list", Trust::System, object())]).unwrap();
+        assert_eq!(vouched.trust(), Trust::System);
     }
 
     #[test]

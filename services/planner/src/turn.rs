@@ -226,12 +226,13 @@ impl Turns {
         metrics::counter!("planner_wakes_total", "kind" => wake).increment(1);
         let version = self.agents.by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
         let version = version.ok_or_else(|| TurnError::NoAgent(state.agent.clone(), state.agent_digest.clone()))?;
-        let toolbox = self.toolbox(&state.agent_digest, &version.spec)?;
+        let toolbox = self.toolbox(&state, &version.spec).await?;
         let slice = Slice::build(&SliceInput {
             state: &state,
             agent: &version.spec,
             tool_tokens: toolbox.tokens(),
             missing_tools: toolbox.missing(),
+            tools_trust: toolbox.trust(),
             digests: &[state.agent_digest.clone(), toolbox.digest().to_owned()],
             now: Timestamp::now(),
             limits: self.limits,
@@ -412,24 +413,48 @@ impl Turns {
         retry::when(policy, SubmitError::is_transient, submit).await
     }
 
-    fn toolbox(&self, digest: &str, agent: &AgentSpec) -> Result<Arc<Toolbox>, BadSchema> {
-        let mut kept = self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(toolbox) = kept.get(digest) {
+    /// What the run is offered. The tools of MCP servers are those that it holds on to, whatever has become of them since.
+    async fn toolbox(&self, state: &RunState, agent: &AgentSpec) -> Result<Arc<Toolbox>, TurnError> {
+        let remote = self.remote_tools(state, agent).await?;
+        let key = remote.iter().fold(state.agent_digest.clone(), |key, tool| format!("{key}/{}", tool.digest));
+        if let Some(toolbox) = self.kept_toolboxes().get(&key) {
             return Ok(Arc::clone(toolbox));
         }
-        let find = |name: &str| {
+        let own = |name: &String| {
             let (spec, digest) = (self.catalog.get(name)?, self.catalog.digest(name)?);
-            Some(CatalogueTool { spec, digest: digest.to_string() })
+            Some(CatalogueTool { spec, digest: digest.to_owned() })
         };
-        let toolbox = Arc::new(Toolbox::new(&agent.tools, find)?);
+        let mut tools: Vec<CatalogueTool> = agent.tools.iter().filter_map(own).collect();
+        tools.extend(remote.into_iter().map(|tool| CatalogueTool { spec: tool.spec, digest: tool.digest }));
+        let toolbox = Arc::new(Toolbox::new(&agent.tools, tools)?);
         if !toolbox.missing().is_empty() {
             tracing::warn!(agent = agent.name, missing = ?toolbox.missing(), "an agent names tools that do not exist here");
         }
+        let mut kept = self.kept_toolboxes();
         if kept.len() >= MAX_TOOLBOXES {
             kept.clear();
         }
-        kept.insert(digest.to_owned(), Arc::clone(&toolbox));
+        kept.insert(key, Arc::clone(&toolbox));
         Ok(toolbox)
+    }
+
+    /// What the agent names that is no tool of our own.
+    async fn remote_tools(&self, state: &RunState, agent: &AgentSpec) -> Result<Vec<engine::McpTool>, TurnError> {
+        let (mut names, mut servers) = (Vec::new(), Vec::new());
+        for name in agent.tools.iter().filter(|name| self.catalog.get(name).is_none()) {
+            match name.strip_suffix(".*") {
+                Some(server) => servers.push(server),
+                None => names.push(name.as_str()),
+            }
+        }
+        if names.is_empty() && servers.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.engine.mcp().as_of(&names, &servers, state.tools_as_of()).await?)
+    }
+
+    fn kept_toolboxes(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Toolbox>>> {
+        self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

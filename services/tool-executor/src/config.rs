@@ -25,6 +25,8 @@ pub struct Config {
     pub concurrency: usize,
     /// Activities that this instance starts at once.
     pub activities: usize,
+    /// MCP servers that this instance has open at once.
+    pub mcp_servers: usize,
     /// Bytes of an activity's output, beyond which it is ended.
     pub output_cap: u64,
     /// Milliseconds from TERM to KILL.
@@ -105,6 +107,7 @@ impl Default for Config {
             environment: String::new(),
             concurrency: 64,
             activities: 32,
+            mcp_servers: 32,
             output_cap: 64 << 20,
             kill_grace_ms: 5000,
             http_cap: 4 << 20,

@@ -313,7 +313,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Looks names up and hands out only the addresses that fit.
-struct Only(fn(IpAddr) -> bool);
+pub(crate) struct Only(pub fn(IpAddr) -> bool);
 
 impl Resolve for Only {
     fn resolve(&self, name: Name) -> Resolving {

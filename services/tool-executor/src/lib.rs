@@ -15,6 +15,7 @@
 //! | what is asked about while a run waits | `verify.rs` |
 //! | what is undone when a run fails | `compensate.rs` |
 //! | a tool | `tools/` |
+//! | what is done with MCP servers | `mcp/` |
 //! | how HTTP goes out | `egress.rs`, `template.rs`, `secrets.rs` |
 //! | how commands run and are followed | `activity/` |
 //! | what commands may touch | `confine.rs` |
@@ -33,6 +34,7 @@ mod doorbell;
 mod egress;
 mod elsewhere;
 mod limits;
+pub mod mcp;
 mod outcome;
 mod perform;
 mod pipeline;
@@ -51,7 +53,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{Bus, BusError, BusOptions, ConsumeOptions, InvalidNamespace, Outcome, Subject};
-use engine::{CatalogError, Engine, EngineError, EngineOptions, ToolCatalog};
+use engine::{CatalogError, Engine, EngineError, EngineOptions, McpServers, ToolCatalog};
 use futures::StreamExt as _;
 use kernel::Role;
 use policy::{PolicyError, PolicyStore};
@@ -64,6 +66,7 @@ use confine::Confinement;
 use dispatch::Dispatcher;
 use egress::{Egress, EgressError};
 use limits::Limits;
+use mcp::Mcp;
 use pipeline::Pipeline;
 use registry::Registry;
 use results::Results;
@@ -141,6 +144,9 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let policies = dispatcher.pipeline.policies.clone();
     ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(reload(policies)));
     hear_of_endings(&ctx, &bus, &dispatcher).await?;
+    let mcp = dispatcher.tools.mcp.clone();
+    ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(mcp.clone().discover()));
+    ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(mcp.clone().tidy()));
     let (adopting, shutdown) = (dispatcher.clone(), ctx.shutdown.clone());
     ctx.shutdown.spawn(async move { adopt::adopt(&adopting, &shutdown).await });
 
@@ -164,6 +170,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     };
     ctx.health.set("consumer", true, "");
     consuming.join().await;
+    mcp.close().await;
     engine.drain().await;
     Ok(())
 }
@@ -198,6 +205,7 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
         config.common.artifact_url.parse().map_err(|_| Error::ArtifactUrl(config.common.artifact_url.clone()))?;
     let artifacts =
         ArtifactClient::new(artifact_url, config.common.internal_token.clone()).map_err(Error::Artifacts)?;
+    let mcp = mcp(config, engine, &secrets, &artifacts)?;
     let catalog = ToolCatalog::load(&config.common.agents_dir)?;
     let specs =
         catalog.all().into_iter().filter_map(|spec| Some((spec.clone(), catalog.digest(&spec.name)?.to_owned())));
@@ -224,6 +232,7 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
         pipeline: Pipeline {
             engine: engine.clone(),
             registry: Registry::new(specs, |name| std::env::var(name).ok()),
+            mcp: mcp.clone(),
             policies: PolicyStore::open_or_embedded(&config.common.policies_dir)?,
             environment: config.environment.clone(),
             confinement,
@@ -237,6 +246,7 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
             artifacts: artifacts.clone(),
             reads: engine.reads(),
             process,
+            mcp,
         },
         results: Results::new(artifacts, secrets),
         limits: Limits::new(engine.limiter(), &config.rate_limits, config.breaker())?,
@@ -249,6 +259,13 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
         doubt: Duration::from_secs(config.doubt_seconds),
         claimed: Default::default(),
     })
+}
+
+fn mcp(config: &Config, engine: &Engine, secrets: &Secrets, artifacts: &ArtifactClient) -> Result<Mcp, Error> {
+    let declared = McpServers::load(&config.common.agents_dir)?;
+    let unusable = |source| Error::Workspaces { path: config.common.workspaces.display().to_string(), source };
+    let means = mcp::Means::with(config, secrets.clone()).map_err(unusable)?;
+    Ok(Mcp::new(engine, declared, means, artifacts.clone(), secrets.clone(), config.mcp_servers))
 }
 
 fn process_options(config: &Config, confinement: &Confinement) -> ProcessOptions {
@@ -280,13 +297,14 @@ fn watch_health(ctx: &Ctx<Config>, engine: &Engine) {
 /// Ends the activities of runs that are ending. What is not heard is found out by looking now and then.
 async fn hear_of_endings(ctx: &Ctx<Config>, bus: &Bus, dispatcher: &Arc<Dispatcher>) -> Result<(), BusError> {
     let mut endings = bus.subscribe(&bus::subject::evt_of_type("run.cancel_requested")).await?;
-    let activities = dispatcher.activities.clone();
+    let (activities, mcp) = (dispatcher.activities.clone(), dispatcher.tools.mcp.clone());
     let hearing = async move {
         while let Some(message) = endings.next().await {
             if let Ok(Subject::Event { run, .. }) = Subject::parse(&message.subject)
                 && let Ok(run) = run.parse()
             {
                 activities.cancel_run(run);
+                mcp.cancel_run(run);
             }
         }
     };

@@ -127,13 +127,13 @@ impl Dispatcher {
         }
     }
 
-    async fn complete(&self, task: &Task, content: Content, took: Duration) -> Result<Next, SubmitError> {
+    pub(crate) async fn complete(&self, task: &Task, content: Content, took: Duration) -> Result<Next, SubmitError> {
         let result = self.results.complete(task.origin(), content, took).await;
         task.ended("completed", None);
         self.record(task, Command::CompleteCall(CompleteCall { call_id: task.id(), result }), "end").await
     }
 
-    async fn fail(&self, task: &Task, error: &ToolError, took: Duration) -> Result<Next, SubmitError> {
+    pub(crate) async fn fail(&self, task: &Task, error: &ToolError, took: Duration) -> Result<Next, SubmitError> {
         let mut failure = self.results.fail(task.origin(), error, took);
         explain(&mut failure, error.class());
         task.ended("failed", Some((error.code, &failure.block.text)));
@@ -265,6 +265,9 @@ impl Attempts<'_> {
             invocation.timeout = invocation.timeout.min(START_WITHIN);
         }
         let running = self.dispatcher.tools.run(&self.ready.means, invocation);
+        if self.ready.means.keeps_time() {
+            return running.await;
+        }
         tokio::time::timeout(invocation.timeout + OVERTIME, running).await.unwrap_or_else(|_| {
             let words = format!("it took longer than {:?}", invocation.timeout);
             Err(ToolError::transient("timeout", words, Happened::Unknown))

@@ -12,6 +12,7 @@ use policy::{Answer, BudgetLeft, Decision, PolicyStore, Request};
 use serde_json::{Map, Value};
 
 use crate::confine::Confinement;
+use crate::mcp::Mcp;
 use crate::registry::{Refusal, Registry, Tool};
 use crate::tools::Means;
 
@@ -19,6 +20,7 @@ use crate::tools::Means;
 pub(crate) struct Pipeline {
     pub engine: Engine,
     pub registry: Registry,
+    pub mcp: Mcp,
     pub policies: PolicyStore,
     pub environment: String,
     pub confinement: Confinement,
@@ -53,7 +55,11 @@ impl Pipeline {
     /// Judges a call as the policies are now. Deny wins; what asks is satisfied by a grant for exactly this.
     pub async fn judge(&self, state: &RunState, call: &Call) -> Result<Verdict, EngineError> {
         let request = &call.request;
-        let checked = self.registry.find(&request.tool, &request.schema_digest).and_then(|tool| {
+        let found = match self.registry.now(&request.tool) {
+            Some(_) => self.registry.find(&request.tool, &request.schema_digest),
+            None => self.mcp.find(&state.tenant, &request.tool, &request.schema_digest).await?,
+        };
+        let checked = found.and_then(|tool| {
             if request.is_compensation() {
                 let (means, arguments) = tool.undo(&request.arguments)?;
                 return Ok((tool, means, arguments));
@@ -72,7 +78,7 @@ impl Pipeline {
             return Ok(Verdict::Refused(Refusal::new("policy", words)));
         };
         let agent: &AgentSpec = &version.spec;
-        if !agent.tools.contains(&request.tool) {
+        if !agent.may_use(&request.tool, &tool.spec.run) {
             let words = format!("the agent `{}` has no tool `{}`", state.agent, request.tool);
             return Ok(Verdict::Refused(Refusal::new("unknown_tool", words)));
         }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bus::Outcome;
-use engine::{Lease, SubmitError};
+use engine::{Lease, McpTask, SubmitError};
 use jiff::Timestamp;
+use kernel::agent::Allow;
 use kernel::call::{CallResult, CallStatus};
 use kernel::command::{CancelCall, Command, DoubtCall, ReconcileCall};
 use kernel::event::Finding;
@@ -14,7 +15,8 @@ use serde_json::{Map, Value};
 
 use crate::activity::{Activity, Attached};
 use crate::dispatch::{Dispatcher, Next};
-use crate::outcome::Content;
+use crate::mcp::Remote;
+use crate::outcome::{Content, Happened};
 use crate::task::Task;
 use crate::tools::{self, Asked};
 
@@ -37,6 +39,9 @@ impl Dispatcher {
                 return Ok(self.take_up(task, lease).await);
             }
         }
+        if let Some((remote_task, remote)) = self.tools.mcp.task_of(&task.call).await {
+            return self.ask_on(task, &remote_task, &remote).await;
+        }
         if !request.idempotent {
             return self.doubt(task, "its executor is gone").await;
         }
@@ -50,6 +55,19 @@ impl Dispatcher {
         }
         tracing::info!(call = %task.id(), tool = request.tool, "doing a call again whose executor is gone");
         self.dispatch(task, lease).await
+    }
+
+    /// The call became a task of an MCP server, which went on by itself: its end is the call's.
+    async fn ask_on(&self, task: &Task, remote_task: &McpTask, remote: &Remote) -> Result<Next, SubmitError> {
+        let (arguments, allow) = (Map::new(), Allow::default());
+        let outcome = self.tools.mcp.resume(remote_task, remote, task.invocation(&arguments, &allow)).await;
+        match outcome {
+            Ok(content) => self.complete(task, content, Duration::ZERO).await,
+            Err(error) if error.happened == Happened::Unknown => {
+                self.doubt(task, &format!("{}: {error}", error.code)).await
+            }
+            Err(error) => self.fail(task, &error, Duration::ZERO).await,
+        }
     }
 
     async fn take_up(&self, task: &Task, lease: &mut Option<Lease>) -> Next {

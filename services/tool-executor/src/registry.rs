@@ -9,6 +9,7 @@ use kernel::{RunId, RunState};
 use serde_json::{Map, Value};
 
 use crate::beside::{Manners, Needs};
+use crate::mcp::Remote;
 use crate::outcome::{Content, ToolError};
 use crate::schema::Schema;
 use crate::template::{self, Places, TemplateError};
@@ -92,10 +93,11 @@ impl Registry {
         Ok(tool.clone())
     }
 
-    /// How a call behaves beside others. One that will be refused is in nobody's way.
+    /// How a call behaves beside others. Of what has no file of its own, such as the tools of MCP servers, only what
+    /// changes nothing runs beside others.
     pub fn manners(&self, state: &RunState, call: &Call) -> Manners {
         let Some(tool) = self.tools.get(&call.request.tool) else {
-            return Manners { parallel: true, ..Manners::default() };
+            return Manners { parallel: call.request.effect == Effect::Read, ..Manners::default() };
         };
         let arguments = call.request.arguments.as_object();
         let locks = arguments.map(|arguments| tool.locks(state.run_id, arguments)).unwrap_or_default();
@@ -104,12 +106,13 @@ impl Registry {
 }
 
 impl Tool {
-    fn new(spec: Arc<ToolSpec>, digest: String, env: &impl Fn(&str) -> Option<String>) -> Self {
+    pub(crate) fn new(spec: Arc<ToolSpec>, digest: String, env: &impl Fn(&str) -> Option<String>) -> Self {
         let means = match &spec.run {
             ToolRun::Builtin(name) => {
                 name.parse().map(Means::Builtin).map_err(|()| format!("the tool-executor has no function `{name}`"))
             }
             ToolRun::Http(http) => with_env(http, env).map(Means::Http).map_err(|error| error.to_string()),
+            ToolRun::Mcp(run) => Ok(Means::Mcp(Arc::new(Remote::new(run, &spec, &digest)))),
             ToolRun::Process(process) => Ok(Means::Process(process.clone())),
         };
         let probe = spec.probe.as_ref().and_then(|probe| {

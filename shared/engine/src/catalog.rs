@@ -50,10 +50,10 @@ pub enum CatalogError {
         #[source]
         source: AgentFileError,
     },
-    /// Two files of the directory declare one tool.
-    #[error("tool `{name}` is declared in {} and in {}: leave one out", .first.display(), .second.display())]
+    /// Two files of the directory declare one tool, or one MCP server.
+    #[error("`{name}` is declared in {} and in {}: leave one out", .first.display(), .second.display())]
     Twice {
-        /// The tool.
+        /// The tool or server.
         name: String,
         /// The one file.
         first: PathBuf,
@@ -135,7 +135,7 @@ fn parse_in(path: &Path, yaml: &str) -> Result<ToolSpec, CatalogError> {
     }
 }
 
-fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>, CatalogError> {
+pub(crate) fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>, CatalogError> {
     let failed = |source| CatalogError::Read { path: folder.to_owned(), source };
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

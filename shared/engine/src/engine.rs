@@ -240,6 +240,12 @@ impl Engine {
         self.inner.agents.clone()
     }
 
+    /// The tools of MCP servers.
+    #[must_use]
+    pub fn mcp(&self) -> crate::McpCatalogue {
+        crate::McpCatalogue::new(self.pool().clone())
+    }
+
     /// How far observers have read.
     #[must_use]
     pub fn checkpoints(&self) -> crate::ObserverCheckpoints {

@@ -10,6 +10,7 @@
 //! | what is written, and how | `append.rs`, `projection.rs`, `schemas/postgres/` |
 //! | how a run is loaded | `load.rs`, `snapshot.rs` |
 //! | how events leave | `outbox.rs` |
+//! | what is known of MCP servers and their tools | `mcp/` |
 //! | how waits meet outside events | `externals.rs`, `externals/`, `lookback.rs`, `matching.rs` |
 
 mod agents;
@@ -27,6 +28,7 @@ mod limiter;
 mod load;
 mod lookback;
 mod matching;
+mod mcp;
 mod migrate;
 mod observers;
 mod options;
@@ -51,6 +53,7 @@ pub use idempotency::*;
 pub use leases::*;
 pub use limiter::*;
 pub use matching::*;
+pub use mcp::*;
 pub use migrate::{migrate, pending_migrations};
 pub use observers::*;
 pub use options::EngineOptions;

@@ -87,6 +87,7 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
         Role::Observer => "observer_checkpoints",
         Role::Artifact => "signal_segments",
         Role::Scheduler => "inbox, idempotency_keys",
+        Role::ToolExecutor => "mcp_tools, mcp_tasks",
         _ => "outbox",
     };
     let statements = [

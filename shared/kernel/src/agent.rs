@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::observe::ObserveRule;
-use crate::{budget::Limits, units::Duration};
+use crate::{budget::Limits, tool::ToolRun, units::Duration};
 
 /// An agent definition. A run keeps the version with which it started, by digest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,7 +21,7 @@ pub struct AgentSpec {
     pub base_url: Option<String>,
     /// What the agent is told, with the operator's authority.
     pub instructions: String,
-    /// Names of the tools that it may use.
+    /// Names of the tools that it may use; `<server>.*` stands for all of an MCP server.
     #[serde(default)]
     pub tools: Vec<String>,
     /// Folders with a `SKILL.md`.
@@ -58,6 +58,15 @@ pub struct AgentSpec {
 
 const fn default_approval_expiry() -> Duration {
     Duration::from_secs(24 * 3600)
+}
+
+impl AgentSpec {
+    /// Whether it may use a tool: by its name, or with all the others of its MCP server.
+    #[must_use]
+    pub fn may_use(&self, name: &str, run: &ToolRun) -> bool {
+        let is_server = |named: &str| matches!(run, ToolRun::Mcp(run) if named.strip_suffix(".*") == Some(&run.server));
+        self.tools.iter().any(|named| named == name || is_server(named))
+    }
 }
 
 /// One model, or several in order of preference.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    call::{Call, CallStatus, Compensation, Grant, PutOff},
+    call::{Approval, Call, CallStatus, Compensation, Grant, PutOff},
     event::{
         ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, RunCreated, Speaker, TimerPurpose, ToolFailed,
         ToolProgressed, ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
     },
     ids::{CallId, RunId, TimerId},
     mutants::{Mutant, broken},
-    state::{Entry, Fact, FactKind, MAX_CONSUMED, MAX_UNDO, RunState, TITLE_BYTES, Timer, Undo, Wake},
+    state::{Entry, Fact, FactKind, MAX_CONSUMED, MAX_UNDO, RunState, SCHEMA_CHANGED, TITLE_BYTES, Timer, Undo, Wake},
     trust::{Block, Trust, excerpt},
     wait::{Condition, Leaf, Wait, WakeKind},
 };
@@ -71,6 +71,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         facts: Default::default(),
         facts_omitted: 0,
         history: Default::default(),
+        tools_at: None,
         plan: Vec::new(),
         plan_revision: 0,
         undo: Default::default(),
@@ -152,6 +153,7 @@ impl RunState {
                 }
             }
             EventData::ToolDenied(denied) => {
+                self.see_tools(event, &denied.code);
                 let block = denied.reason.clone();
                 self.close_call(event, denied.call_id, FactKind::Failure, "was denied", block);
             }
@@ -160,6 +162,7 @@ impl RunState {
                 self.close_call(event, done.call_id, FactKind::Result, "completed", done.result.block.clone());
             }
             EventData::ToolFailed(ToolFailed { call_id, failure, .. }) => {
+                self.see_tools(event, &failure.code);
                 self.close_call(event, *call_id, FactKind::Failure, "failed", failure.block.clone());
             }
             EventData::ToolCancelled(cancelled) => {
@@ -398,9 +401,10 @@ impl RunState {
         }
     }
 
-    /// An answer to a question is a fact; an answer about a call is not, the end of the call will be.
+    /// An answer to a question is a fact; an answer about a call is not, the end of the call will be. Neither is an answer that
+    /// a tool asked for while it was at work: it goes to the tool.
     fn fold_answer(&mut self, event: &Event, id: crate::ApprovalId, verdict: &str, title: &str, block: Block) {
-        let is_question = self.approvals.get(&id).is_some_and(|approval| approval.call_id.is_none());
+        let is_question = self.approvals.get(&id).is_some_and(Approval::is_question);
         self.remember_decided(id, verdict);
         if is_question {
             self.fact(event, FactKind::Decision, title, block, None);
@@ -425,6 +429,13 @@ impl RunState {
                 Condition::TaskResult { call_id: named } => *named == call_id && !broken(Mutant::EndMeetsNoWait),
                 _ => false,
             });
+        }
+    }
+
+    /// Being told that a tool has changed is what moves a run on to the tools as they are then.
+    fn see_tools(&mut self, event: &Event, code: &str) {
+        if code == SCHEMA_CHANGED {
+            self.tools_at = Some(event.at);
         }
     }
 

@@ -273,10 +273,10 @@ pub struct Approval {
     pub call_id: Option<CallId>,
     /// What is asked, in words.
     pub question: Block,
-    /// Which tool, for a call.
+    /// Which tool: for a call, or if a tool itself asks while it is at work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The arguments as shown.
+    /// The arguments as shown; if a tool asks, what it would be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<serde_json::Value>,
     /// What the yes is bound to.
@@ -290,6 +290,14 @@ pub struct Approval {
     /// When no answer becomes a no.
     #[schemars(with = "String")]
     pub expires_at: Timestamp,
+}
+
+impl Approval {
+    /// Whether the run itself asks: neither a call that is held for it, nor a tool that needs something while it is at work.
+    #[must_use]
+    pub const fn is_question(&self) -> bool {
+        self.call_id.is_none() && self.tool.is_none()
+    }
 }
 
 /// What a person may answer.

@@ -19,7 +19,10 @@ use crate::{
 };
 
 /// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
-pub const STATE_VERSION: u32 = 4;
+pub const STATE_VERSION: u32 = 5;
+
+/// The code with which a call ends whose tool is no longer what the model saw.
+pub const SCHEMA_CHANGED: &str = "schema_changed";
 
 /// Most facts that wait for a turn one by one; older ones are counted, and stay in the log.
 pub const MAX_FACTS: usize = 64;
@@ -111,6 +114,10 @@ pub struct RunState {
     pub facts_omitted: u64,
     /// What went before, in excerpts.
     pub history: VecDeque<Entry>,
+    /// When it was last told that a tool is no longer what it was: it is offered tools as they were then. None: as they were
+    /// when it was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_at: Option<Timestamp>,
     /// The plan.
     pub plan: Vec<PlanStep>,
     /// Its revision, from 1.
@@ -277,6 +284,12 @@ impl RunState {
             kinds.clear();
         }
         kinds
+    }
+
+    /// The moment whose tools it is offered.
+    #[must_use]
+    pub fn tools_as_of(&self) -> Timestamp {
+        self.tools_at.unwrap_or(self.created_at)
     }
 
     /// Whether the open turn is this one.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::Duration;
+use crate::{trust::Trust, units::Duration};
 
 /// What a tool does to the world, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -108,6 +108,15 @@ const fn default_timeout() -> Duration {
 }
 
 impl ToolSpec {
+    /// How far its name, description and schema may be believed: whoever is offered it reads them.
+    #[must_use]
+    pub const fn words(&self) -> Trust {
+        match &self.run {
+            ToolRun::Mcp(run) => run.words,
+            ToolRun::Builtin(_) | ToolRun::Http(_) | ToolRun::Process(_) => Trust::System,
+        }
+    }
+
     /// A call that is carried out like this, with everything else as if its file did not say it.
     #[must_use]
     pub fn new(name: impl Into<String>, input: serde_json::Value, effect: Effect, run: ToolRun) -> Self {
@@ -247,6 +256,36 @@ pub enum ToolRun {
     Http(HttpRequest),
     /// A program, started in the run's workspace; an activity.
     Process(ProcessRun),
+    /// A part of an MCP server. Never written by hand: it is made from what a server lists and from its file.
+    Mcp(McpRun),
+}
+
+/// What a call asks of an MCP server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct McpRun {
+    /// Name of the server, as in its file.
+    pub server: String,
+    /// What is asked of it.
+    pub part: McpPart,
+    /// How far the words of the declaration (description, schema) may be believed: those of a server are data.
+    pub words: Trust,
+}
+
+/// A part of an MCP server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum McpPart {
+    /// One of its tools, by the name that the server knows.
+    Tool(String),
+    /// The list of its resources.
+    ListResources,
+    /// One of its resources.
+    ReadResource,
+    /// The list of its prompts.
+    ListPrompts,
+    /// One of its prompts.
+    GetPrompt,
 }
 
 /// A program to start. It gets none of the executor's environment, and its network and files are confined where the

@@ -6,6 +6,7 @@ mod dev;
 mod dlq;
 mod doctor;
 mod health;
+mod mcp;
 mod migrate;
 mod observe;
 mod policies;
@@ -22,7 +23,7 @@ use clap::CommandFactory;
 
 use crate::{
     api::Api,
-    args::{AgentsCommand, Args, Command, DlqCommand, PolicyCommand, TriggersCommand},
+    args::{AgentsCommand, Args, Command, DlqCommand, McpCommand, PolicyCommand, TriggersCommand},
     error::CliError,
     out::Out,
 };
@@ -51,6 +52,8 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Dlq(DlqCommand::Redrive { seqs, consumer, subject, all: _ }) => {
             dlq::redrive(seqs, consumer.clone(), subject.clone(), out).await
         }
+        Command::Mcp(McpCommand::List) => mcp::list(out),
+        Command::Mcp(McpCommand::Login { server }) => mcp::login(server, out).await,
         Command::Observe(observe) => observe::run(observe, out),
         Command::Policy(PolicyCommand::Test { file, policies }) => policies::test(file, policies, out),
         Command::Triggers(TriggersCommand::Test { event, agents }) => triggers::test(event, agents, out),

@@ -186,7 +186,7 @@ fn approvals(view: &View<'_>, max: usize) -> Option<Part> {
     let open: String = state
         .approvals
         .values()
-        .filter(|approval| approval.call_id.is_none())
+        .filter(|approval| approval.is_question())
         .map(|approval| format!("- {} (until {})\n", one_line(&approval.question.text), approval.expires_at))
         .collect();
     let mut part = Part::new("questions", "Questions that the operator has not answered", String::new(), view.seen);

@@ -46,7 +46,7 @@ pub(super) fn sections(input: &SliceInput<'_>, system: &str) -> Vec<Section> {
     let missing = (!input.missing_tools.is_empty())
         .then(|| format!("not in the catalogue of tools: {}", input.missing_tools.join(", ")));
     vec![
-        section("tools", Trust::System, input.tool_tokens, missing),
+        section("tools", Trust::System.join(input.tools_trust), input.tool_tokens, missing),
         section("rules", Trust::System, rules, None),
         section("instructions", Trust::Operator, tokens::count(system).saturating_sub(rules), None),
     ]

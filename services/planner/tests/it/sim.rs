@@ -74,7 +74,7 @@ impl Sim {
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         let state = kernel::decide(RunId::mint(), None, &create, now).unwrap().state;
-        let toolbox = Toolbox::new(&agent.tools, tool).unwrap();
+        let toolbox = Toolbox::new(&agent.tools, agent.tools.iter().filter_map(|name| tool(name)).collect()).unwrap();
         Self { state, agent, toolbox, now, limits: SliceLimits::default(), models: models(scenarios) }
     }
 
@@ -101,6 +101,7 @@ impl Sim {
             state: &self.state,
             agent: &self.agent,
             tool_tokens: self.toolbox.tokens(),
+            tools_trust: self.toolbox.trust(),
             missing_tools: self.toolbox.missing(),
             digests: &[],
             now: self.now,

@@ -9,6 +9,7 @@ mod send;
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Reads;
@@ -20,6 +21,7 @@ use serde_json::{Map, Value};
 use crate::activity::ProcessCommand;
 use crate::artifacts::ArtifactClient;
 use crate::egress::Egress;
+use crate::mcp::{Mcp, Remote};
 use crate::outcome::{Content, ToolError};
 use crate::secrets::Secrets;
 use crate::template::Places;
@@ -47,6 +49,7 @@ pub(crate) enum Builtin {
 pub(crate) enum Means {
     Builtin(Builtin),
     Http(HttpRequest),
+    Mcp(Arc<Remote>),
     Process(ProcessRun),
 }
 
@@ -83,6 +86,7 @@ pub(crate) struct Tools {
     pub artifacts: ArtifactClient,
     pub reads: Reads,
     pub process: ProcessOptions,
+    pub mcp: Mcp,
 }
 
 /// Sends the requests of tool files. Cheap to clone.
@@ -138,8 +142,14 @@ impl Means {
             // What a command is told is as good as a command.
             Self::Builtin(Builtin::ShellRun | Builtin::ActivitySend) | Self::Process(_) => policy::ToolKind::Process,
             Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) | Self::Http(_) => policy::ToolKind::Http,
+            Self::Mcp(_) => policy::ToolKind::Mcp,
             Self::Builtin(_) => policy::ToolKind::Builtin,
         }
+    }
+
+    /// Whether it keeps the time of its calls by itself.
+    pub const fn keeps_time(&self) -> bool {
+        matches!(self, Self::Mcp(_))
     }
 
     /// Where a call goes, for the limits of a target: a host with its port.
@@ -149,7 +159,7 @@ impl Means {
             Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) => {
                 http::place(arguments.get("url").and_then(Value::as_str)?)
             }
-            Self::Builtin(_) | Self::Process(_) => None,
+            Self::Builtin(_) | Self::Process(_) | Self::Mcp(_) => None,
         }
     }
 
@@ -179,7 +189,7 @@ impl Means {
                 Reach { in_workspace: Some(crate::workspace::is_inside(text("path"))), ..none }
             }
             Self::Builtin(Builtin::RepoCheckout) => Reach { in_workspace: Some(true), ..none },
-            Self::Builtin(Builtin::ArtifactRead | Builtin::Echo) => none,
+            Self::Mcp(_) | Self::Builtin(Builtin::ArtifactRead | Builtin::Echo) => none,
         }
     }
 }
@@ -193,6 +203,7 @@ impl Tools {
     async fn attempt(&self, means: &Means, invocation: Invocation<'_>) -> Result<Content, ToolError> {
         match means {
             Means::Http(http) => http::templated(&self.egress, &self.secrets, http, invocation).await,
+            Means::Mcp(remote) => self.mcp.call(remote, invocation).await,
             Means::Builtin(Builtin::HttpGet) => http::plain(&self.egress, reqwest::Method::GET, invocation).await,
             Means::Builtin(Builtin::HttpRequest) => {
                 let method = text(invocation, "method").unwrap_or("POST").to_ascii_uppercase();

@@ -11,6 +11,8 @@ mod drills;
 mod elsewhere;
 mod house;
 mod later;
+mod mcp;
+mod mcp_servers;
 mod refusals;
 mod requests;
 mod server;

@@ -134,11 +134,12 @@ fn model_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
 fn names_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     let mut seen = BTreeSet::new();
     for tool in &spec.tools {
-        if !is_tool_name(tool) {
+        if !is_tool_name(tool) && !tool.strip_suffix(".*").is_some_and(is_name) {
             return Some(Problem::new(
                 tool,
                 format!(
-                    "`{tool}` is not the name of a tool: use 1 to 63 letters, digits, `.`, `_` or `-`, such as `shell.run`"
+                    "`{tool}` is not the name of a tool: use 1 to 63 letters, digits, `.`, `_` or `-`, such as `shell.run`, \
+                     or `<server>.*` for all of an MCP server"
                 ),
             ));
         }

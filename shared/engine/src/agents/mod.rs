@@ -18,7 +18,7 @@ use cache::Cache;
 
 pub use cache::AgentTrigger;
 pub use file::{AgentFileError, MAX_FILE_BYTES, parse};
-pub(crate) use file::{Problem, is_tool_name, read_yaml};
+pub(crate) use file::{Problem, is_name, is_tool_name, read_yaml};
 
 /// The agent definitions. Cheap to clone; clones share what they remember.
 #[derive(Clone, Debug)]

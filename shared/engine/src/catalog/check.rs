@@ -110,6 +110,10 @@ fn run_problem<'a>(run: &'a ToolRun, places: &Places<'_>) -> Option<Problem<'a>>
     match run {
         ToolRun::Http(request) => request_problem(request, places),
         ToolRun::Process(process) => process_problem(process, places),
+        ToolRun::Mcp(_) => {
+            let words = "`run: mcp` is not written by hand: an MCP server's tools come from its file";
+            Some(Problem::new("run", words))
+        }
         ToolRun::Builtin(_) => None,
     }
 }

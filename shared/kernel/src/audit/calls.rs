@@ -89,6 +89,8 @@ enum Permit {
 #[derive(Clone, Debug)]
 struct Question {
     call: Option<CallId>,
+    /// Whether the run itself asks.
+    of_run: bool,
     binding: Binding,
     expires_at: Timestamp,
 }
@@ -239,7 +241,7 @@ impl Calls {
             }
         }
         let (call, binding, expires_at) = (approval.call_id, approval.binding.clone(), approval.expires_at);
-        self.questions.insert(id, Question { call, binding, expires_at });
+        self.questions.insert(id, Question { call, of_run: approval.is_question(), binding, expires_at });
     }
 
     fn decide(&mut self, event: &Event, id: ApprovalId, by_person: bool, report: &mut Report) -> Option<Question> {
@@ -329,9 +331,9 @@ impl Calls {
         !self.questions.is_empty()
     }
 
-    /// Whether this is an open question that is not about a call.
+    /// Whether this is an open question of the run itself: not about a call, and not a tool's own.
     pub(super) fn is_question(&self, approval: ApprovalId) -> bool {
-        self.questions.get(&approval).is_some_and(|question| question.call.is_none())
+        self.questions.get(&approval).is_some_and(|question| question.of_run)
     }
 
     pub(super) fn rest(&self, report: &mut Report) {

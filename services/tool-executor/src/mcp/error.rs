@@ -1,0 +1,136 @@
+//! What goes wrong between us and a server.
+
+use std::time::Duration;
+
+use kernel::Trust;
+use rmcp::ServiceError;
+use rmcp::model::ErrorCode;
+use rmcp::service::ClientInitializeError;
+use rmcp::transport::streamable_http_client::HttpStatusError;
+
+use crate::outcome::{Happened, ToolError};
+
+/// What is shown of a server's words in an error.
+const WORDS: usize = 2048;
+
+/// Why a server can't be used.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{words}")]
+pub struct OpenError {
+    /// A stable word: `misconfigured`, `unreachable`, `unauthorized`, `busy`.
+    pub code: &'static str,
+    /// What is wrong. May hold the server's own words.
+    pub words: String,
+    /// Whether another try may work, and after how long at the least.
+    pub again: Option<Duration>,
+    /// What the server asks for, if it wants us to be authorised (`WWW-Authenticate`).
+    pub challenge: Option<String>,
+}
+
+impl OpenError {
+    /// The server's file, or something that it refers to, is wrong.
+    pub(super) fn misconfigured(words: impl Into<String>) -> Self {
+        Self { code: "misconfigured", words: words.into(), again: None, challenge: None }
+    }
+
+    /// It does not answer as it should; that may pass.
+    pub(super) fn unreachable(words: impl Into<String>) -> Self {
+        Self { code: "unreachable", words: words.into(), again: Some(Duration::ZERO), challenge: None }
+    }
+
+    /// It does not know us, or not well enough.
+    pub(super) fn unauthorized(words: impl Into<String>, challenge: Option<String>) -> Self {
+        Self { code: "unauthorized", words: words.into(), again: None, challenge }
+    }
+
+    /// From a connection that did not come about.
+    pub(super) fn from_start(error: &ClientInitializeError) -> Self {
+        if error.is_authorization_required() || error.auth_challenge().is_some() {
+            let challenge = error.auth_challenge().map(str::to_owned);
+            return Self::unauthorized(
+                "it wants us to be authorised: log in, or give it a header in its file",
+                challenge,
+            );
+        }
+        let words = kernel::excerpt(&chain(error), WORDS);
+        match error {
+            ClientInitializeError::NoCompatibleProtocolVersion { .. } => Self::misconfigured(words),
+            _ => Self::unreachable(words),
+        }
+    }
+}
+
+impl OpenError {
+    /// For whoever is no executor.
+    pub(super) fn of_call(error: ToolError) -> Self {
+        Self { code: error.code, words: error.message, again: error.again, challenge: None }
+    }
+}
+
+impl From<OpenError> for ToolError {
+    fn from(error: OpenError) -> Self {
+        let OpenError { code, words, again, .. } = error;
+        Self { code, message: words, trust: Trust::Untrusted, happened: Happened::No, again }
+    }
+}
+
+/// From a request that got no result. `Unknown` unless there is a reason to say otherwise: a request may have arrived though
+/// its answer did not.
+pub(super) fn of_request(error: &ServiceError) -> ToolError {
+    let words = kernel::excerpt(&chain(error), WORDS);
+    let outside =
+        |code, happened, again| ToolError { code, message: words.clone(), trust: Trust::Untrusted, happened, again };
+    match error {
+        ServiceError::McpError(said) => {
+            let words = kernel::excerpt(&said.message, WORDS);
+            let (code, happened) = match said.code {
+                ErrorCode::INVALID_PARAMS => ("invalid_arguments", Happened::No),
+                ErrorCode::METHOD_NOT_FOUND | ErrorCode::RESOURCE_NOT_FOUND => ("not_found", Happened::No),
+                ErrorCode::INVALID_REQUEST | ErrorCode::PARSE_ERROR => ("protocol", Happened::No),
+                _ => ("tool_error", Happened::Perhaps),
+            };
+            ToolError { message: words, ..outside(code, happened, None) }
+        }
+        ServiceError::TransportSend(_) if error.auth_challenge().is_some() || error.is_authorization_required() => {
+            outside("unauthorized", Happened::No, None)
+        }
+        ServiceError::TransportSend(sent) => match http_status(sent.error.as_ref()) {
+            Some(429) => outside("http_status", Happened::No, Some(Duration::from_secs(1))),
+            Some(_) => outside("http_status", Happened::Perhaps, Some(Duration::ZERO)),
+            None if never_connected(sent.error.as_ref()) => outside("unreachable", Happened::No, Some(Duration::ZERO)),
+            None => outside("connection_broken", Happened::Unknown, Some(Duration::ZERO)),
+        },
+        ServiceError::Timeout { .. } => outside("timeout", Happened::Unknown, Some(Duration::ZERO)),
+        ServiceError::UnexpectedResponse => outside("protocol", Happened::Unknown, None),
+        _ => outside("server_died", Happened::Unknown, Some(Duration::ZERO)),
+    }
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !words.contains(&more) {
+            words.push_str(": ");
+            words.push_str(&more);
+        }
+        source = cause.source();
+    }
+    words
+}
+
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
+fn http_status(error: &(dyn std::error::Error + 'static)) -> Option<u16> {
+    causes(error).find_map(|cause| cause.downcast_ref::<HttpStatusError>()).map(|error| error.status)
+}
+
+fn never_connected(error: &(dyn std::error::Error + 'static)) -> bool {
+    causes(error).filter_map(|cause| cause.downcast_ref::<reqwest::Error>()).any(reqwest::Error::is_connect)
+}

@@ -1,0 +1,456 @@
+//! Server files: which MCP servers there are, how they are reached, and what their tools may do.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use kernel::{TenantId, Trust, tool::Effect, units::Duration};
+use serde::Deserialize;
+
+use crate::{
+    CatalogError,
+    agents::{AgentFileError, Problem, is_name, read_yaml},
+    catalog::yaml_files,
+};
+
+/// Longest name of a server: its tools are called `<server>.<tool>`, and names of tools are short.
+const NAME_CHARS: usize = 24;
+
+/// An MCP server as its file declares it. What the file does not say is refused, or at its strictest.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct McpServer {
+    /// `[a-z0-9-]`, at most 24 characters. Its tools are called `<name>.<tool>`.
+    pub name: String,
+    /// Whether it is used at all.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// How it is reached.
+    pub transport: McpTransport,
+    /// How a connection begins.
+    #[serde(default)]
+    pub handshake: Handshake,
+    /// How far its words and its results may be believed: `untrusted` or `trusted`.
+    #[serde(default = "untrusted")]
+    pub trust: Trust,
+    /// Whose runs may use it; empty: everybody's.
+    #[serde(default)]
+    pub tenants: Vec<TenantId>,
+    /// Which of its tools are offered, by its own names; a `*` at the end stands for any rest.
+    #[serde(default = "everything")]
+    pub allow: Vec<String>,
+    /// Which are not, whatever `allow` says.
+    #[serde(default)]
+    pub deny: Vec<String>,
+    /// What is known of single tools. One that is not here counts as `external` and not idempotent.
+    #[serde(default)]
+    pub tools: BTreeMap<String, DeclaredTool>,
+    /// Whether its resources can be listed and read.
+    #[serde(default = "yes")]
+    pub resources: bool,
+    /// Whether its prompts can be listed and filled.
+    #[serde(default = "yes")]
+    pub prompts: bool,
+    /// What becomes of its questions to a person.
+    #[serde(default)]
+    pub elicitation: Elicitation,
+    /// How long things may take.
+    #[serde(default)]
+    pub timeouts: McpTimeouts,
+    /// How much there may be.
+    #[serde(default)]
+    pub limits: McpLimits,
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum McpTransport {
+    /// A process of our own, spoken to over its standard streams.
+    Stdio(McpStdio),
+    /// Streamable HTTP.
+    Http(Box<McpHttp>),
+}
+
+/// A server that is a process.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct McpStdio {
+    /// The program and its arguments; no shell looks at them.
+    pub command: Vec<String>,
+    /// Its environment: `secret:NAME` in a value is resolved when it starts. It gets nothing else.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Variables of the executor's own environment that it gets too, such as `PATH`.
+    #[serde(default)]
+    pub inherit: Vec<String>,
+    /// Where it runs; a folder of its own if nothing is said.
+    #[serde(default)]
+    pub cwd: Option<PathBuf>,
+}
+
+/// A server behind HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct McpHttp {
+    /// Its address, absolute, `http` or `https`; `{env:NAME}` is filled from the executor's environment.
+    pub url: String,
+    /// Headers of each request; `secret:NAME` in a value is resolved when it is sent.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Whether loopback and private addresses may be reached.
+    #[serde(default)]
+    pub allow_private: bool,
+    /// Whether redirects within the same scheme, host and port are followed; others never are.
+    #[serde(default)]
+    pub redirects: bool,
+    /// How it is authorised, if not by a header.
+    #[serde(default)]
+    pub oauth: Option<McpOauth>,
+}
+
+/// How a server is authorised by OAuth.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct McpOauth {
+    /// Who stands behind the token.
+    pub grant: OauthGrant,
+    /// Our name at the authorisation server, if it was agreed on beforehand.
+    pub client_id: Option<String>,
+    /// Our secret there: `secret:NAME`.
+    pub client_secret: Option<String>,
+    /// The document that describes us, for servers that take its URL as our name.
+    pub client_metadata_url: Option<String>,
+    /// What to ask for; what the server names, if nothing is said.
+    pub scopes: Vec<String>,
+}
+
+/// Who stands behind a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OauthGrant {
+    /// A person who agreed in a browser, once.
+    #[default]
+    AuthorizationCode,
+    /// This installation itself.
+    ClientCredentials,
+}
+
+/// How a connection begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Handshake {
+    /// As all servers up to protocol 2025-11-25 want it.
+    #[default]
+    Initialize,
+    /// As servers of protocol 2026-07-28 want it.
+    Discover,
+    /// The newer one, and the older one if the server does not know it.
+    Auto,
+}
+
+/// What becomes of a server's questions to a person.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Elicitation {
+    /// They are put to the operator.
+    #[default]
+    Ask,
+    /// They are declined.
+    Decline,
+}
+
+/// What the operator says about a tool. It counts, and not what the server says about itself, unless that is stricter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeclaredTool {
+    /// What it does to the world; `external` if nothing is said.
+    pub effect: Option<Effect>,
+    /// Whether doing it twice is the same as doing it once.
+    pub idempotent: bool,
+    /// How long a call may take.
+    pub timeout: Option<Duration>,
+    /// What the model is told about it, instead of the server's words.
+    pub description: Option<String>,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct McpTimeouts {
+    /// From its start until it has said what it offers.
+    pub start: Duration,
+    /// A call, unless the tool says otherwise.
+    pub call: Duration,
+    /// A person's answer to its question. The call's time stands still meanwhile.
+    pub answer: Duration,
+    /// A call that the server makes a task of, which goes on by itself.
+    pub task: Duration,
+    /// How long it is kept when nobody uses it.
+    pub idle: Duration,
+}
+
+impl Default for McpTimeouts {
+    fn default() -> Self {
+        Self {
+            start: Duration::from_secs(30),
+            call: Duration::from_secs(60),
+            answer: Duration::from_secs(3600),
+            task: Duration::from_secs(6 * 3600),
+            idle: Duration::from_secs(300),
+        }
+    }
+}
+
+/// How much there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct McpLimits {
+    /// Bytes of one message. A server that sends a larger one is stopped.
+    pub message_bytes: usize,
+    /// Tools that it may offer.
+    pub tools: usize,
+    /// Calls at once, for each tenant and executor.
+    pub concurrent: usize,
+}
+
+impl Default for McpLimits {
+    fn default() -> Self {
+        Self { message_bytes: 8 << 20, tools: 128, concurrent: 8 }
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn untrusted() -> Trust {
+    Trust::Untrusted
+}
+
+fn everything() -> Vec<String> {
+    vec!["*".to_owned()]
+}
+
+impl McpServer {
+    /// Reads a server file.
+    ///
+    /// # Errors
+    /// With line and column, when it is no YAML, has a field that does not exist, or says what cannot be.
+    pub fn parse(yaml: &str) -> Result<Self, AgentFileError> {
+        let server: Self = read_yaml(yaml)?;
+        match problem(&server) {
+            Some(problem) => Err(problem.place_in(yaml)),
+            None => Ok(server),
+        }
+    }
+
+    /// Whether a tool is offered, by the server's own name for it.
+    #[must_use]
+    pub fn offers(&self, tool: &str) -> bool {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(begin) => tool.starts_with(begin),
+            None => tool == pattern,
+        };
+        self.allow.iter().any(fits) && !self.deny.iter().any(fits)
+    }
+
+    /// Whether a tenant's runs may use it.
+    #[must_use]
+    pub fn serves(&self, tenant: &TenantId) -> bool {
+        self.tenants.is_empty() || self.tenants.contains(tenant)
+    }
+
+    /// How a tool is called here.
+    #[must_use]
+    pub fn tool_name(&self, tool: &str) -> String {
+        let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '_' };
+        let room = 63 - self.name.len() - 1;
+        format!("{}.{}", self.name, tool.chars().take(room).map(legal).collect::<String>())
+    }
+}
+
+fn problem(server: &McpServer) -> Option<Problem<'_>> {
+    if !is_name(&server.name) || server.name.len() > NAME_CHARS {
+        let words = format!("`name` must be 1 to {NAME_CHARS} of a-z, 0-9 and `-`, and not begin with `-`");
+        return Some(Problem::new(&server.name, words));
+    }
+    if server.trust > Trust::Trusted {
+        return Some(Problem::new(
+            server.trust.as_str(),
+            "`trust` must be `untrusted` or `trusted`: a server is no person",
+        ));
+    }
+    let transport = match &server.transport {
+        McpTransport::Stdio(stdio) => stdio_problem(stdio),
+        McpTransport::Http(http) => http_problem(http),
+    };
+    transport.or_else(|| amounts_problem(server)).or_else(|| {
+        let empty =
+            server.allow.iter().chain(&server.deny).chain(server.tools.keys()).any(|name| name.trim().is_empty());
+        empty.then(|| Problem::new("allow", "a name of a tool is empty: leave it out"))
+    })
+}
+
+fn stdio_problem(stdio: &McpStdio) -> Option<Problem<'_>> {
+    if stdio.command.first().is_none_or(|program| program.trim().is_empty()) {
+        return Some(Problem::new("command", "`command` needs a program: write [program, argument, ...]"));
+    }
+    let is_variable = |name: &String| {
+        !name.starts_with(|c: char| c.is_ascii_digit())
+            && !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let bad = stdio.env.keys().chain(&stdio.inherit).find(|name| !is_variable(name))?;
+    Some(Problem::new(bad, format!("`{bad}` is not the name of an environment variable")))
+}
+
+fn http_problem(http: &McpHttp) -> Option<Problem<'_>> {
+    let absolute = ["http://", "https://", "{env:"].iter().any(|start| http.url.starts_with(start));
+    if !absolute {
+        return Some(Problem::new(&http.url, "`url` must begin with http://, https:// or {env:NAME}"));
+    }
+    let oauth = http.oauth.as_ref()?;
+    let needs_client = oauth.client_secret.is_some() || oauth.grant == OauthGrant::ClientCredentials;
+    if needs_client && oauth.client_id.is_none() {
+        return Some(Problem::new(
+            "oauth",
+            "`oauth` needs a `client_id` beside a `client_secret` or `grant: client_credentials`",
+        ));
+    }
+    let secret = oauth.client_secret.as_deref().filter(|secret| !secret.starts_with("secret:"))?;
+    Some(Problem::new(secret, "`client_secret` must be a reference, `secret:NAME`: secrets do not stand in files"))
+}
+
+fn amounts_problem(server: &McpServer) -> Option<Problem<'_>> {
+    let McpTimeouts { start, call, answer, task, idle } = server.timeouts;
+    let of_tools = server.tools.values().filter_map(|tool| tool.timeout);
+    if [start, call, answer, task, idle].into_iter().chain(of_tools).any(|time| time.as_millis() == 0) {
+        return Some(Problem::new("timeout", "a time-out must be longer than 0"));
+    }
+    let McpLimits { message_bytes, tools, concurrent } = server.limits;
+    let zero = message_bytes == 0 || tools == 0 || concurrent == 0;
+    zero.then(|| Problem::new("limits", "a limit must be more than 0"))
+}
+
+/// The declared servers by name. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct McpServers {
+    servers: Arc<BTreeMap<String, Arc<McpServer>>>,
+}
+
+impl McpServers {
+    /// Those in `servers/*.yaml` under `agents_dir` that are enabled. A directory that is not there has none.
+    ///
+    /// # Errors
+    /// The first file that cannot be used, enabled or not.
+    pub fn load(agents_dir: impl AsRef<Path>) -> Result<Self, CatalogError> {
+        let mut servers = BTreeMap::new();
+        let mut declared: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for path in yaml_files(&agents_dir.as_ref().join("servers"))? {
+            let read = std::fs::read_to_string(&path);
+            let yaml = read.map_err(|source| CatalogError::Read { path: path.clone(), source })?;
+            let parsed = McpServer::parse(&yaml);
+            let server = parsed.map_err(|source| CatalogError::Malformed { path: path.clone(), source })?;
+            if let Some(first) = declared.insert(server.name.clone(), path.clone()) {
+                return Err(CatalogError::Twice { name: server.name, first, second: path });
+            }
+            if server.enabled {
+                servers.insert(server.name.clone(), Arc::new(server));
+            }
+        }
+        Ok(Self { servers: Arc::new(servers) })
+    }
+
+    /// The server of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<McpServer>> {
+        self.servers.get(name)
+    }
+
+    /// All of them, by name.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<McpServer>> {
+        self.servers.values()
+    }
+}
+
+impl FromIterator<McpServer> for McpServers {
+    fn from_iter<T: IntoIterator<Item = McpServer>>(servers: T) -> Self {
+        let named = servers.into_iter().map(|server| (server.name.clone(), Arc::new(server)));
+        Self { servers: Arc::new(named.collect()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORGE: &str = "name: forge
+transport:
+  http:
+    url: https://mcp.example.com/mcp
+    headers: { Authorization: 'Bearer secret:FORGE_TOKEN' }
+trust: trusted
+allow: ['issue_*', merge]
+deny: [issue_delete]
+tools:
+  issue_list: { effect: read, idempotent: true, timeout: 10s }
+timeouts: { call: 20s }
+limits: { tools: 10 }
+";
+    const LOCAL: &str = "name: local
+transport:
+  stdio: { command: [server, --quiet], env: { TOKEN: 'secret:TOKEN' }, inherit: [PATH] }
+";
+
+    #[test]
+    fn what_is_not_said_is_at_its_strictest() {
+        let server = McpServer::parse(LOCAL).unwrap();
+        assert_eq!((server.trust, server.elicitation), (Trust::Untrusted, Elicitation::Ask));
+        assert!(server.offers("anything") && server.serves(&TenantId::default()) && server.enabled);
+        assert_eq!(server.tool_name("a/b c"), "local.a_b_c");
+        assert_eq!(server.tool_name(&"x".repeat(200)).len(), 63);
+        let forge = McpServer::parse(FORGE).unwrap();
+        assert!(forge.offers("issue_list") && forge.offers("merge"));
+        assert!(!forge.offers("issue_delete") && !forge.offers("other"));
+        assert_eq!((forge.timeouts.call.as_millis(), forge.timeouts.idle.as_millis()), (20_000, 300_000));
+    }
+
+    #[test]
+    fn each_mistake_has_its_place_and_a_remedy() {
+        for (from, to, expect) in [
+            ("name: forge", "name: Forge", "`name` must be"),
+            ("name: forge", "name: a-name-that-is-far-too-long", "1 to 24"),
+            ("trust: trusted", "trust: operator", "`trust` must be"),
+            ("trust: trusted", "trsut: trusted", "trsut"),
+            ("https://mcp.example.com/mcp", "mcp.example.com", "`url` must begin"),
+            ("effect: read", "effect: magic", "magic"),
+            ("call: 20s", "call: 0s", "longer than 0"),
+            ("tools: 10", "tools: 0", "more than 0"),
+            ("headers:", "oauth: { client_id: a, client_secret: hunter2 }\n    headers:", "secret:NAME"),
+            ("headers:", "oauth: { grant: client_credentials }\n    headers:", "client_id"),
+        ] {
+            let yaml = FORGE.replacen(from, to, 1);
+            assert_ne!(yaml, FORGE, "{from}");
+            let error = McpServer::parse(&yaml).unwrap_err().to_string();
+            assert!(error.starts_with("line ") && error.contains(expect), "{to}: {error}");
+        }
+        for (from, to, expect) in [
+            ("[server, --quiet]", "[]", "`command` needs"),
+            ("TOKEN: 'secret", "2KEN: 'secret", "environment variable"),
+            ("stdio:", "pipe:", "pipe"),
+        ] {
+            let error = McpServer::parse(&LOCAL.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(expect), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_shipped_example_reads_and_is_off() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/agents");
+        assert_eq!(McpServers::load(&folder).unwrap().all().count(), 0);
+        assert!(!yaml_files(&folder.join("servers")).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,10 @@
+//! What is known of MCP servers: the files by which the operator declares them, and the tools that executors found there.
+
+mod catalogue;
+mod file;
+
+pub use catalogue::{McpCatalogue, McpChange, McpTask, McpTool};
+pub use file::{
+    DeclaredTool, Elicitation, Handshake, McpHttp, McpLimits, McpOauth, McpServer, McpServers, McpStdio, McpTimeouts,
+    McpTransport, OauthGrant,
+};
