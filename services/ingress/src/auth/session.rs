@@ -89,9 +89,11 @@ mod tests {
         }
     }
 
+    type Headers = &'static [(&'static str, &'static str)];
+
     #[test]
     fn another_page_is_not_our_own() {
-        let cases: [(Method, &[(&str, &str)], bool); 9] = [
+        let cases: [(Method, Headers, bool); 9] = [
             (Method::POST, &[("sec-fetch-site", "same-origin")], true),
             (Method::POST, &[("sec-fetch-site", "same-site")], false),
             (Method::GET, &[("sec-fetch-site", "cross-site")], false),
