@@ -258,7 +258,7 @@ impl Collector {
 
     /// A hit within the context of the finding before belongs to it; the likelier of the two lines is the one to show.
     fn join_open(&mut self, line: &Kept, spot: &Spot<'_>, found: Failure, rules: &Rules) -> bool {
-        let joins = |open: &&mut Finding| open.to_come > 0 && open.has_room() && !(found.is_own() && !open.is_own());
+        let joins = |open: &&mut Finding| open.to_come > 0 && open.has_room() && (open.is_own() || !found.is_own());
         let Some(open) = self.found.last_mut().filter(joins) else { return false };
         open.lines.push(line.clone());
         open.to_come = (open.to_come - 1).max(found.after);

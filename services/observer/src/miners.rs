@@ -80,7 +80,7 @@ impl Miners {
     }
 
     /// What has been learned and not stored, if it is time.
-    pub(crate) fn to_store(&mut self) -> Vec<ObserverCheckpoint> {
+    pub(crate) fn take_unstored(&mut self) -> Vec<ObserverCheckpoint> {
         if self.stored.elapsed() < STORE_EVERY {
             return Vec::new();
         }

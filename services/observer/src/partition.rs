@@ -278,7 +278,7 @@ impl Partition {
                 Err(error) => tracing::error!(call = %call.address.call_id, %error, "a call's state can't be written"),
             }
         }
-        checkpoints.extend(self.miners.to_store());
+        checkpoints.extend(self.miners.take_unstored());
         self.means.engine.checkpoints().save(checkpoints).await?;
         self.calls.values_mut().for_each(|call| call.is_dirty = false);
         if !self.ended.is_empty() {
