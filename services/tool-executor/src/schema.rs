@@ -147,8 +147,8 @@ mod tests {
 
     use super::*;
 
-    fn problems(schema: Value, value: Value) -> Vec<String> {
-        Schema::new(&schema, "it").unwrap().problems(&value)
+    fn problems(schema: &Value, value: &Value) -> Vec<String> {
+        Schema::new(schema, "it").unwrap().problems(value)
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
                 "to": {"type": "array", "items": {"type": "object", "properties": {"mail": {"type": "string"}}, "required": ["mail"]}},
             },
         });
-        let found = problems(schema.clone(), json!({"n": "1", "on": "yes", "to": [{"mail": "a"}, {}], "x": 1}));
+        let found = problems(&schema, &json!({"n": "1", "on": "yes", "to": [{"mail": "a"}, {}], "x": 1}));
         for expected in [
             "`/n`: \"1\" is not of type \"integer\"; write it without quotes",
             "`/on`: \"yes\" is not of type \"boolean\"",
@@ -170,23 +170,23 @@ mod tests {
             assert!(found.contains(&expected.to_owned()), "{expected}: {found:?}");
         }
         assert_eq!(found.len(), 4);
-        assert!(problems(schema, json!({"n": 1, "to": []})).is_empty());
+        assert!(problems(&schema, &json!({"n": 1, "to": []})).is_empty());
     }
 
     #[test]
     fn what_fits_no_way_says_why_for_each() {
         let schema =
             json!({"properties": {"id": {"anyOf": [{"type": "integer"}, {"type": "string", "minLength": 3}]}}});
-        let found = problems(schema, json!({"id": "x"}));
+        let found = problems(&schema, &json!({"id": "x"}));
         assert!(found[0].starts_with("`/id` fits none of what it may be: ") && found[0].contains(", or "), "{found:?}");
     }
 
     #[test]
     fn a_flood_of_problems_is_bounded() {
         let schema = json!({"items": {"type": "string"}});
-        let found = problems(schema, json!((0..1000).collect::<Vec<_>>()));
+        let found = problems(&schema, &json!((0..1000).collect::<Vec<_>>()));
         assert_eq!((found.len(), found.last().unwrap().as_str()), (MAX_PROBLEMS + 1, "and more"));
-        let long = problems(json!({"maxLength": 3}), json!("x".repeat(100_000)));
+        let long = problems(&json!({"maxLength": 3}), &json!("x".repeat(100_000)));
         assert!(long[0].len() < 2 * MAX_PROBLEM);
     }
 

@@ -79,7 +79,7 @@ impl Secrets {
         }
         // A file first: it may be rotated while the process runs.
         let file = self.inner.dir.as_ref().and_then(|dir| std::fs::read_to_string(dir.join(name)).ok());
-        let value = file.map(trimmed).or_else(|| self.known_value(name)).ok_or_else(missing)?;
+        let value = file.as_deref().map(trimmed).or_else(|| self.known_value(name)).ok_or_else(missing)?;
         self.remember(name, &value);
         Ok(value)
     }
@@ -191,7 +191,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-fn trimmed(text: String) -> String {
+fn trimmed(text: &str) -> String {
     text.trim_end_matches(['\r', '\n']).to_owned()
 }
 
@@ -201,7 +201,7 @@ fn files(dir: Option<&std::path::Path>) -> impl Iterator<Item = (String, String)
     entries.filter_map(|entry| {
         let entry = entry.ok()?;
         let name = entry.file_name().into_string().ok().filter(|name| is_name(name))?;
-        Some((name, trimmed(std::fs::read_to_string(entry.path()).ok()?)))
+        Some((name, trimmed(&std::fs::read_to_string(entry.path()).ok()?)))
     })
 }
 

@@ -246,8 +246,9 @@ impl Tools {
     }
 
     /// What is said of a failure goes to the log, the model and the traces.
-    fn without_secrets(&self, error: ToolError) -> ToolError {
-        ToolError { message: self.secrets.redact(&error.message).into_owned(), ..error }
+    fn without_secrets(&self, mut error: ToolError) -> ToolError {
+        error.message = self.secrets.redact(&error.message).into_owned();
+        error
     }
 
     /// Asks whether a call has happened.

@@ -187,7 +187,7 @@ mod tests {
         assert!(named("make && ./run > log", &["make && ./run > log"]));
     }
 
-    fn fill(templates: &[&str], given: Value) -> Result<Vec<String>, ToolError> {
+    fn fill(templates: &[&str], given: &Value) -> Result<Vec<String>, ToolError> {
         let given = given.as_object().unwrap().clone();
         let templates: Vec<_> = templates.iter().map(|template| (*template).to_owned()).collect();
         arguments(&templates, Places { arguments: &given, idempotency_key: "k", run: RunId::mint() })
@@ -195,20 +195,20 @@ mod tests {
 
     #[test]
     fn a_place_fills_one_argument_whatever_is_in_it() {
-        let filled = fill(&["git", "show", "--format={f}", "{ref}"], json!({"f": "a b;c", "ref": "main $(id) 'x'"}));
+        let filled = fill(&["git", "show", "--format={f}", "{ref}"], &json!({"f": "a b;c", "ref": "main $(id) 'x'"}));
         assert_eq!(filled.unwrap(), ["git", "show", "--format=a b;c", "main $(id) 'x'"]);
-        let filled = fill(&["wc", "{files}", "{gone}"], json!({"files": ["a", 1, "c d"]}));
+        let filled = fill(&["wc", "{files}", "{gone}"], &json!({"files": ["a", 1, "c d"]}));
         assert_eq!(filled.unwrap(), ["wc", "a", "1", "c d"]);
     }
 
     #[test]
     fn no_argument_becomes_an_option_by_what_fills_it() {
         for given in [json!({"ref": "--upload-pack=x"}), json!({"ref": ["a", "-x"]})] {
-            let error = fill(&["git", "fetch", "{ref}"], given.clone()).unwrap_err();
+            let error = fill(&["git", "fetch", "{ref}"], &given).unwrap_err();
             assert_eq!(error.code, "invalid_arguments");
             assert!(error.message.contains("would be an option"), "{error}");
-            assert!(fill(&["git", "fetch", "--", "{ref}"], given).is_ok());
+            assert!(fill(&["git", "fetch", "--", "{ref}"], &given).is_ok());
         }
-        assert!(fill(&["x", "-n{n}"], json!({"n": "-5"})).is_ok(), "its author wrote the option");
+        assert!(fill(&["x", "-n{n}"], &json!({"n": "-5"})).is_ok(), "its author wrote the option");
     }
 }
