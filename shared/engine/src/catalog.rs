@@ -17,13 +17,16 @@ use crate::{
 };
 
 /// The declarations that ship with the program: what the tool-executor can do by itself.
-const SHIPPED: [(&str, &str); 9] = [
+const SHIPPED: [(&str, &str); 12] = [
     ("artifact.read.yaml", include_str!("../../../infra/agents/tools/artifact.read.yaml")),
     ("file.read.yaml", include_str!("../../../infra/agents/tools/file.read.yaml")),
     ("file.write.yaml", include_str!("../../../infra/agents/tools/file.write.yaml")),
     ("http.get.yaml", include_str!("../../../infra/agents/tools/http.get.yaml")),
     ("http.request.yaml", include_str!("../../../infra/agents/tools/http.request.yaml")),
     ("repo.checkout.yaml", include_str!("../../../infra/agents/tools/repo.checkout.yaml")),
+    ("schedule.create.yaml", include_str!("../../../infra/agents/tools/schedule.create.yaml")),
+    ("schedule.delete.yaml", include_str!("../../../infra/agents/tools/schedule.delete.yaml")),
+    ("schedule.list.yaml", include_str!("../../../infra/agents/tools/schedule.list.yaml")),
     ("shell.run.yaml", include_str!("../../../infra/agents/tools/shell.run.yaml")),
     ("test.echo.yaml", include_str!("../../../infra/agents/tools/test.echo.yaml")),
     ("activity.send.yaml", include_str!("../../../infra/agents/tools/activity.send.yaml")),
@@ -203,6 +206,8 @@ probe:
             ("file.read", false),
             ("file.write", false),
             ("artifact.read", false),
+            ("schedule.create", true),
+            ("schedule.list", false),
             ("test.echo", false),
             ("activity.send", false),
         ] {
@@ -267,7 +272,7 @@ probe:
 
     #[test]
     fn a_directory_adds_tools_and_stands_in_for_shipped_ones() {
-        let echo = SHIPPED[7].1.replace("effect: read", "effect: write");
+        let echo = SHIPPED[10].1.replace("effect: read", "effect: write");
         let at = folder(&[("merge.yaml", MERGE), ("echo.yml", &echo), ("notes.txt", "name: {")]);
         let (catalog, shipped) = (ToolCatalog::load(&at).unwrap(), ToolCatalog::load("/nowhere").unwrap());
         assert!(catalog.get("forge.merge").unwrap().probe.is_some());

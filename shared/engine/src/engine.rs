@@ -170,6 +170,12 @@ impl Engine {
         }
     }
 
+    /// Runs as their snapshots have them, to be given to [`Engine::submit_on`] later: what has moved on by then is read again
+    /// there. Runs without a snapshot are missing.
+    pub async fn glimpse(&self, runs: &[RunId]) -> std::collections::HashMap<RunId, Arc<RunState>> {
+        self.inner.loader.hints(runs).await
+    }
+
     /// Takes nothing more, and returns when all that was accepted is committed and published.
     pub async fn drain(&self) {
         self.inner.committers.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
@@ -262,6 +268,12 @@ impl Engine {
     #[must_use]
     pub fn idempotency(&self) -> crate::IdempotencyKeys {
         crate::IdempotencyKeys::new(self.pool().clone())
+    }
+
+    /// What is to be done at times that come again.
+    #[must_use]
+    pub fn schedules(&self) -> crate::Schedules {
+        crate::Schedules::new(self.pool().clone())
     }
 
     /// What is forgotten after a while.

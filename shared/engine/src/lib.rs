@@ -11,6 +11,7 @@
 //! | how a run is loaded | `load.rs`, `snapshot.rs` |
 //! | how events leave | `outbox.rs` |
 //! | what is known of MCP servers and their tools | `mcp/` |
+//! | schedules | `schedules/` |
 //! | how waits meet outside events | `externals.rs`, `externals/`, `lookback.rs`, `matching.rs` |
 
 mod agents;
@@ -22,6 +23,7 @@ mod digest;
 mod engine;
 mod error;
 mod externals;
+mod gate;
 mod idempotency;
 mod leases;
 mod limiter;
@@ -30,6 +32,7 @@ mod lookback;
 mod matching;
 mod mcp;
 mod migrate;
+mod new_run;
 mod observers;
 mod options;
 mod outbox;
@@ -39,6 +42,7 @@ mod plans;
 mod projection;
 mod reads;
 mod retention;
+mod schedules;
 mod snapshot;
 pub mod testing;
 mod timers;
@@ -49,16 +53,19 @@ pub use audit::{AuditOptions, AuditReport, AuditViolation, audit};
 pub use catalog::*;
 pub use error::{EngineError, SubmitError};
 pub use externals::*;
+pub use gate::PublishGate;
 pub use idempotency::*;
 pub use leases::*;
 pub use limiter::*;
 pub use matching::*;
 pub use mcp::*;
 pub use migrate::{migrate, pending_migrations};
+pub use new_run::{NewRun, is_sampled, stricter};
 pub use observers::*;
 pub use options::EngineOptions;
 pub use outbox::{Outbox, Swept};
 pub use pace::{Pace, Standing};
 pub use reads::*;
 pub use retention::{Removed, Retention};
+pub use schedules::*;
 pub use timers::*;

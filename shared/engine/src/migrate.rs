@@ -83,11 +83,11 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
     let types: Vec<_> =
         EventData::TYPES.iter().filter(|name| role.may_write(name)).map(|name| format!("'{name}'")).collect();
     let own_tables = match role {
-        Role::Ingress => "external_events, agents, agent_heads, idempotency_keys",
+        Role::Ingress => "external_events, agents, agent_heads, idempotency_keys, schedules, firings",
         Role::Observer => "observer_checkpoints",
         Role::Artifact => "signal_segments",
-        Role::Scheduler => "inbox, idempotency_keys",
-        Role::ToolExecutor => "mcp_tools, mcp_tasks",
+        Role::Scheduler => "inbox, idempotency_keys, schedules, firings",
+        Role::ToolExecutor => "mcp_tools, mcp_tasks, schedules",
         _ => "outbox",
     };
     let statements = [
@@ -108,6 +108,9 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
             "create policy write_{name} on events for insert to {name} with check (type = any (array[{}]))",
             types.join(", ")
         ),
+        format!("drop policy if exists read_{name} on schedules"),
+        format!("create policy read_{name} on schedules for select to {name} using (true)"),
+        format!("drop policy if exists write_{name} on schedules"),
     ];
     for statement in statements.into_iter().chain(special_rights(role, name)) {
         run(connection, statement, "granting rights").await?;
@@ -122,11 +125,18 @@ fn special_rights(role: Role, name: &str) -> Vec<String> {
         Role::Planner => vec![format!(
             "grant update (claimed_run, claimed_wait, claimed_leaf, claimed_at) on external_events to {name}"
         )],
-        // It forgets. The log itself gets smaller only through this function, which looks at what it removes.
+        // It publishes the events of schedules. It forgets. The log itself gets smaller only through this function, which looks at what it removes.
         Role::Scheduler => vec![
-            format!("grant delete on external_events to {name}"),
+            format!("grant insert, delete on external_events to {name}"),
             format!("grant execute on function remove_ended_runs to {name}"),
+            format!("create policy write_{name} on schedules for all to {name} using (true)"),
         ],
+        Role::Ingress => vec![format!("create policy write_{name} on schedules for all to {name} using (true)")],
+        // What agents make, and that is never believed like a person's word.
+        Role::ToolExecutor => vec![format!(
+            "create policy write_{name} on schedules for all to {name} using (agent is not null)
+             with check (agent is not null and trust in ('untrusted', 'trusted'))"
+        )],
         _ => Vec::new(),
     }
 }

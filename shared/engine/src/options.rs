@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use kernel::Role;
 
+use crate::gate::PublishGate;
+
 /// Where the stores are and which service this engine is the door of.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -31,6 +33,8 @@ pub struct EngineOptions {
     pub lookback: Duration,
     /// Events between two checkpoints of a run's whole state in Postgres.
     pub checkpoint_every: u64,
+    /// Holds back what is published, while there is something more urgent.
+    pub gate: PublishGate,
 }
 
 impl EngineOptions {
@@ -50,6 +54,7 @@ impl EngineOptions {
             outbox_keep: Duration::from_secs(3),
             lookback: Duration::from_secs(3600),
             checkpoint_every: 500,
+            gate: PublishGate::default(),
         }
     }
 }

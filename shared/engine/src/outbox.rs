@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::{
     append::Pending,
     error::{EngineError, pg},
+    gate::{HELD_AT_MOST, PublishGate},
     load::Loader,
     options::EngineOptions,
 };
@@ -28,6 +29,8 @@ use crate::{
 const QUEUE: usize = 64;
 /// How long events wait for the snapshots of their runs.
 const KEEP_WITHIN: Duration = Duration::from_millis(100);
+/// Batches that may be held back; more are published all the same.
+const HELD: usize = 256;
 
 /// An event as a message: a CloudEvent in binary mode. `data` is its encoded content.
 pub(crate) fn message(run: RunId, tenant: &TenantId, event: &Event, cause: &Cause, data: String) -> Outgoing {
@@ -89,7 +92,7 @@ impl Publishing {
     pub(crate) fn start(bus: &Bus, loader: Loader, options: &EngineOptions, tasks: &TaskTracker) -> Self {
         let (queue, batches) = mpsc::channel(QUEUE);
         let (report, settled) = mpsc::unbounded_channel();
-        tasks.spawn(publish(bus.publisher(), loader, batches, report));
+        tasks.spawn(publish(bus.publisher(), loader, batches, report, options.gate.clone()));
         let (keep, checkpoint_every) = (options.outbox_keep, options.checkpoint_every.max(1));
         Self { queue, settled, under_way: 0, waiting: VecDeque::new(), keep, checkpoint_every }
     }
@@ -139,31 +142,53 @@ async fn publish(
     loader: Loader,
     mut batches: mpsc::Receiver<Batch>,
     report: mpsc::UnboundedSender<Settled>,
+    gate: PublishGate,
 ) {
     let mut under_way = FuturesUnordered::new();
+    // In the order of their commits, which is kept.
+    let mut held: VecDeque<(tokio::time::Instant, Batch)> = VecDeque::new();
     loop {
+        let may_go = held
+            .front()
+            .is_some_and(|(until, _)| !gate.is_held() || held.len() >= HELD || *until <= tokio::time::Instant::now());
+        if may_go && under_way.len() < QUEUE {
+            let Some((_, batch)) = held.pop_front() else { continue };
+            under_way.push(send(publisher.clone(), loader.clone(), batch).boxed());
+            continue;
+        }
+        let until = held.front().map(|(until, _)| *until).filter(|_| !may_go);
         tokio::select! {
-            batch = batches.recv(), if under_way.len() < QUEUE => {
+            batch = batches.recv(), if held.len() < HELD => {
                 let Some(batch) = batch else { break };
-                let Batch { states, checkpoints, messages, outbox } = batch;
-                let (loader, publisher) = (loader.clone(), publisher.clone());
-                let sending = async move {
-                    // First the snapshots, so that whoever hears of an event finds the state that goes with it: a stale one
-                    // costs its reader two looks into Postgres, which is more than this wait.
-                    keep(&loader, &states).await;
-                    let checkpointing = checkpoint(&loader, &checkpoints);
-                    let (published, ()) = futures::join!(publisher.publish_all(messages), checkpointing);
-                    (published, outbox)
-                };
-                under_way.push(sending.boxed());
+                held.push_back((tokio::time::Instant::now() + HELD_AT_MOST, batch));
             }
+            () = gate.released(), if until.is_some() => {}
+            () = tokio::time::sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
             Some((results, outbox)) = under_way.next() => settle(&results, outbox, &report),
             else => {}
         }
     }
+    // At the shutdown nothing is held back any more.
+    for (_, batch) in held {
+        under_way.push(send(publisher.clone(), loader.clone(), batch).boxed());
+    }
     while let Some((results, outbox)) = under_way.next().await {
         settle(&results, outbox, &report);
     }
+}
+
+async fn send(
+    publisher: Publisher,
+    loader: Loader,
+    batch: Batch,
+) -> (Vec<Result<bus::Ack, bus::BusError>>, Option<i64>) {
+    let Batch { states, checkpoints, messages, outbox } = batch;
+    // First the snapshots, so that whoever hears of an event finds the state that goes with it: a stale one costs its reader
+    // two looks into Postgres, which is more than this wait.
+    keep(&loader, &states).await;
+    let checkpointing = checkpoint(&loader, &checkpoints);
+    let (published, ()) = futures::join!(publisher.publish_all(messages), checkpointing);
+    (published, outbox)
 }
 
 fn settle(results: &[Result<bus::Ack, bus::BusError>], outbox: Option<i64>, report: &mpsc::UnboundedSender<Settled>) {

@@ -70,6 +70,18 @@ impl Retention {
         self.prune(PRUNE, older_than, most, "forgetting old idempotency keys").await
     }
 
+    /// Forgets what became of the times of schedules that were noted longer than `older_than` ago and are settled, `most` of
+    /// them at most, and says how many. One that is filled in after that is taken for one that never was.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn prune_firings(&self, older_than: Duration, most: u32) -> Result<u64, EngineError> {
+        const PRUNE: &str = "delete from firings where ctid = any (array(
+            select ctid from firings where decided_at < now() - make_interval(secs => $1)
+            and state not in ('waiting', 'starting', 'started') limit $2 for update skip locked))";
+        self.prune(PRUNE, older_than, most, "forgetting old firings").await
+    }
+
     /// One step of removing the runs that ended longer than `older_than` ago, with everything that Postgres has of them: looks
     /// at some runs behind `after` and deletes about `most` rows at most. A long log takes several steps; from the first on
     /// the run is as if it had never been. Contents in the object store stay.

@@ -441,9 +441,11 @@ impl Command {
             Self::Create(_) => matches!(role, Role::Ingress | Role::Scheduler),
             Self::Admit => matches!(role, Role::Scheduler | Role::Ingress),
             Self::CommitTurn(_) | Self::RejectTurn(_) => matches!(role, Role::Planner),
-            Self::AddMessage(_) | Self::Pause(_) | Self::Resume(_) | Self::Cancel(_) | Self::ChangeBudget(_) => {
+            Self::AddMessage(_) | Self::Pause(_) | Self::Resume(_) | Self::ChangeBudget(_) => {
                 matches!(role, Role::Ingress)
             }
+            // A schedule may end its last run to begin the next.
+            Self::Cancel(_) => matches!(role, Role::Ingress | Role::Scheduler),
             Self::DecideApproval(_) | Self::ExpireApproval(_) => matches!(role, Role::Approval),
             Self::DenyCall(_)
             | Self::AskApproval(_)

@@ -18,6 +18,7 @@ mod mutants;
 pub mod mutants;
 pub mod observe;
 mod rejection;
+pub mod schedule;
 pub mod slice;
 pub mod state;
 mod status;

@@ -5,12 +5,14 @@
 mod agents;
 mod audit;
 mod core;
+mod cron;
 mod externals;
 mod history;
 mod keeping;
 mod leases;
 mod limiter;
 mod reads;
+mod schedules;
 mod support;
 mod timers;
 mod versions;
