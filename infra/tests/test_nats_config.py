@@ -59,8 +59,8 @@ class PermissionTable(unittest.TestCase):
         self.assertEqual(self.who_may_publish("evt.timer.fired.t.r"), sweepers)
         self.assertEqual(self.who_may_publish("evt.run.runnable.t.r"), set(SERVICES))
         self.assertEqual(self.who_may_publish("sig.t.r.c"), {"tool-executor", "ingress"})
-        self.assertEqual(self.who_may_publish("in.default.github.push"), {"ingress", "publisher"})
-        self.assertEqual(self.who_may_publish("in.other.github.push"), {"ingress"})
+        self.assertEqual(self.who_may_publish("in.default.github.push"), {"ingress", "publisher", "scheduler"})
+        self.assertEqual(self.who_may_publish("in.other.github.push"), {"ingress", "scheduler"})
 
     def test_inboxes_are_apart(self):
         for user, rights in self.users.items():

@@ -32,6 +32,10 @@ pub struct Config {
     pub reconcile_share_percent: u32,
     /// Runs of one tenant that may be under way at once; 0 is no limit. As in ingress, which queues the others.
     pub max_running: u32,
+    /// Share of runs whose spans are exported, from 0 to 1. As in ingress.
+    pub trace_ratio: f64,
+    /// Days for which it is remembered what became of the times of schedules.
+    pub retain_firings_days: u64,
     /// Days for which handled deliveries are remembered.
     pub inbox_days: u64,
     /// Days for which events from outside are kept once they are dealt with. One that comes again later counts as new.
@@ -56,6 +60,8 @@ impl Default for Config {
             reconcile_longest_seconds: 900,
             reconcile_share_percent: 20,
             max_running: 0,
+            trace_ratio: 1.0,
+            retain_firings_days: 90,
             inbox_days: 7,
             retain_external_days: 30,
             retain_idempotency_days: 7,
@@ -100,6 +106,7 @@ impl Config {
         Ages {
             inbox: days(self.inbox_days),
             externals: days(self.retain_external_days),
+            firings: days(self.retain_firings_days),
             idempotency_keys: days(self.retain_idempotency_days),
             // A remembered key names its run.
             ended_runs: (self.retain_runs_days > 0)
@@ -113,6 +120,7 @@ impl Config {
 pub(crate) struct Ages {
     pub(crate) inbox: Duration,
     pub(crate) externals: Duration,
+    pub(crate) firings: Duration,
     pub(crate) idempotency_keys: Duration,
     /// None: for ever.
     pub(crate) ended_runs: Option<Duration>,

@@ -1,12 +1,13 @@
-//! Keeps time, and sees to it that nothing stays undone: durable timers, the outbox, work whose worker is gone, queued runs,
+//! Keeps time, and sees to it that nothing stays undone: durable timers, schedules, the outbox, work whose worker is gone, queued runs,
 //! what is old enough to be forgotten.
 //!
-//! Stateless and plural. Timers are claimed row by row, so any number of schedulers fire them together, each once. The rest
+//! Stateless and plural. Timers and schedules are claimed row by row, so any number of schedulers fire them together, each once. The rest
 //! is upkeep whose repetition is harmless; one of the schedulers does it, by a lease that saves the others the work.
 //!
 //! | to change | open |
 //! | --- | --- |
 //! | when and how timers fire | `timers.rs` |
+//! | when schedules fire, and what then | `schedules.rs`, `firing.rs` |
 //! | what a crash left unpublished | `outbox.rs` |
 //! | what is rung for again | `reaper.rs` |
 //! | what is asked about outside | `reconcile.rs` |
@@ -15,11 +16,13 @@
 
 mod admission;
 mod config;
+mod firing;
 mod leader;
 mod outbox;
 mod reaper;
 mod reconcile;
 mod retention;
+mod schedules;
 mod timers;
 
 use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
@@ -64,6 +67,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let stop = ctx.shutdown.stopping();
     let leader = Leader::new(&engine);
     let timers = timers::Timers::new(&engine, ctx.tracer.clone(), config);
+    let schedules = schedules::Keeper::new(&engine, ctx.tracer.clone(), config);
     let outbox = outbox::Sweeper::new(&engine, config.sweep_after());
     let reaper = reaper::Reaper::new(&engine, config.reap_every(), config.neglect());
     let reconciler = reconcile::Reconciler::new(&engine, config.reap_every(), config.pace());
@@ -71,6 +75,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let retention = retention::Retention::new(&engine, config.ages());
     futures::join!(
         timers.run(bells, stop.clone()),
+        schedules.run(stop.clone()),
         outbox.run(&leader, stop.clone()),
         reaper.run(&leader, stop.clone()),
         reconciler.run(&leader, stop.clone()),

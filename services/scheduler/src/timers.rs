@@ -5,14 +5,21 @@
 //! together, which the engine commits together. A loop knows when the next timer comes within reach and sleeps until then; a
 //! doorbell tells of timers that are set for an earlier time. Since bells may be lost, the table is looked at every so often all
 //! the same.
+//!
+//! In a burst firing comes first: the runs are read before their time comes, and what follows the commits is held back, so that
+//! the turns that they lead to don't take the machine away from the timers behind them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 use std::time::Duration;
 
 use bus::{Bus, BusError, Subscription, retry, subject};
-use engine::{DueTimer, Engine, EngineError, SubmitError};
+use engine::{DueTimer, Engine, EngineError, PublishGate, SubmitError};
 use futures::{FutureExt as _, StreamExt as _};
-use kernel::{Command, TimerId, Timestamp, command::FireTimer, event::TimerSet};
+use kernel::{Command, RunId, RunState, TimerId, Timestamp, command::FireTimer, event::TimerSet};
 use service::Tracer;
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +32,10 @@ const AHEAD: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Most timers under claim here, in batches.
 const BATCHES_AT_HAND: usize = 16;
+/// Timers that are due at least so much later have their runs read in between.
+const TIME_TO_READ: Duration = Duration::from_millis(50);
+/// So many firings under way at once are a burst, which is over when so few are.
+const BURST: (usize, usize) = (64, 8);
 /// Shortest and longest pause after a look that failed.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -46,6 +57,33 @@ struct Firing {
     engine: Engine,
     tracer: Tracer,
     claim: Duration,
+    burst: Burst,
+}
+
+/// Tells bursts by the firings that are under way.
+struct Burst {
+    under_way: AtomicUsize,
+    gate: PublishGate,
+}
+
+/// A firing under way.
+struct UnderWay<'a>(&'a Burst);
+
+impl Burst {
+    fn begin(&self) -> UnderWay<'_> {
+        if self.under_way.fetch_add(1, Ordering::Relaxed) + 1 >= BURST.0 {
+            self.gate.hold();
+        }
+        UnderWay(self)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Ordering::Relaxed) <= BURST.1 + 1 {
+            self.0.gate.release();
+        }
+    }
 }
 
 impl Bells {
@@ -73,10 +111,11 @@ impl Bells {
 impl Timers {
     pub(crate) fn new(engine: &Engine, tracer: Tracer, config: &Config) -> Self {
         let claim = config.timer_claim();
+        let burst = Burst { under_way: AtomicUsize::new(0), gate: engine.options().gate.clone() };
         let batch = config.timer_batch.max(1);
         let at_hand = usize::try_from(batch).unwrap_or(1).saturating_mul(BATCHES_AT_HAND);
         Self {
-            firing: Arc::new(Firing { engine: engine.clone(), tracer, claim }),
+            firing: Arc::new(Firing { engine: engine.clone(), tracer, claim, burst }),
             timers: engine.timers(),
             batch,
             at_hand: Arc::new(Semaphore::new(at_hand)),
@@ -122,19 +161,28 @@ impl Timers {
         let Some(Ok(mut room)) = room else { return Ok(false) };
         let claimed = self.timers.claim_ahead(self.batch, AHEAD, self.firing.claim).await?;
         let full = u32::try_from(claimed.len()).is_ok_and(|count| count >= self.batch);
+        let mut seen = self.read_ahead(&claimed).await;
         for timer in claimed {
             let place = room.split(1);
             let (firing, stop) = (Arc::clone(&self.firing), stop.clone());
+            let seen = seen.remove(&timer.run_id);
             at_hand.spawn(async move {
                 let _place = place;
                 match stop.run_until_cancelled(reach(timer.due)).await {
-                    Some(()) => firing.fire(timer).await,
+                    Some(()) => firing.fire(timer, seen).await,
                     None => return Some(timer.timer_id),
                 }
                 None
             });
         }
         Ok(full)
+    }
+
+    /// The runs of those timers whose time leaves time for it.
+    async fn read_ahead(&self, claimed: &[DueTimer]) -> HashMap<RunId, Arc<RunState>> {
+        let from = Timestamp::now().checked_add(TIME_TO_READ).unwrap_or(Timestamp::MAX);
+        let runs: Vec<RunId> = claimed.iter().filter(|timer| timer.due > from).map(|timer| timer.run_id).collect();
+        if runs.is_empty() { HashMap::new() } else { self.firing.engine.glimpse(&runs).await }
     }
 
     /// Waits until something comes within reach, as far as that is known.
@@ -167,12 +215,20 @@ async fn reach(time: Timestamp) {
 }
 
 impl Firing {
-    async fn fire(&self, timer: DueTimer) {
+    /// Fires a timer, on the run as it was seen a moment ago, if it was.
+    async fn fire(&self, timer: DueTimer, seen: Option<Arc<RunState>>) {
+        let _under_way = self.burst.begin();
         let (span, cause) = span_of(&self.tracer, "fire_timer", timer.run_id, timer.sampled);
         let key = format!("timer/{}", timer.timer_id);
         let submit = || {
             let command = Command::FireTimer(FireTimer { timer_id: timer.timer_id });
-            self.engine.submit(timer.run_id, command, key.clone(), cause.clone())
+            let (key, cause, seen) = (key.clone(), cause.clone(), seen.clone());
+            async move {
+                match &seen {
+                    Some(seen) => self.engine.submit_on(seen, command, key, cause).await,
+                    None => self.engine.submit(timer.run_id, command, key, cause).await,
+                }
+            }
         };
         // No longer than the claim: afterwards it is anybody's.
         let policy = retry::Policy::exponential(PAUSE.0, PAUSE.1).within(self.claim);

@@ -7,7 +7,7 @@ use kernel::{
     Block, CallId, Cause, Command, Event, Role, RunId, RunState, TenantId, Timestamp, Trust,
     budget::Usage,
     call::{Binding, CallRequest},
-    command::{ByOperator, CreateRun, StartCall, TurnOutcome, WaitRequest},
+    command::{AddMessage, ByOperator, CreateRun, StartCall, TurnOutcome, WaitRequest},
     event::RunCreated,
     slice::Manifest,
     tool::{CallKind, Effect},
@@ -62,13 +62,13 @@ impl System {
     /// The run's open turn waits for `on`.
     pub async fn wait_for(&self, run: RunId, on: impl FnOnce(&RunState) -> Condition) {
         let state = self.state(run).await;
-        let wait = WaitRequest {
-            on: WaitExpr::from(on(&state)),
-            why: "the test".into(),
-            assumes: None,
-            expects: None,
-            deadline: None,
-        };
+        self.wait(run, on(&state).into(), None).await;
+    }
+
+    /// The run's open turn waits for what `on` says, until `deadline`.
+    pub async fn wait(&self, run: RunId, on: WaitExpr, deadline: Option<Timestamp>) {
+        let state = self.state(run).await;
+        let wait = WaitRequest { on, why: "the test".into(), assumes: None, expects: None, deadline };
         self.commit(&state, |outcome| outcome.wait = Some(wait)).await;
     }
 
@@ -92,6 +92,13 @@ impl System {
         let start = StartCall { call_id, executor: "gone".into(), binding: Binding::default() };
         self.executor.submit(run, Command::StartCall(start), "start", Cause::default()).await.unwrap();
         call_id
+    }
+
+    /// The operator writes into the run.
+    pub async fn say(&self, run: RunId) {
+        let block = Block::new("Go on.", Trust::Operator, "operator:ann");
+        let command = Command::AddMessage(AddMessage { block });
+        self.ingress.submit(run, command, "say", Cause::default()).await.unwrap();
     }
 
     pub async fn cancel(&self, run: RunId) {

@@ -6,4 +6,5 @@ mod admission;
 mod common;
 mod retention;
 mod rings;
+mod schedules;
 mod timers;

@@ -1,5 +1,9 @@
 use futures::{StreamExt as _, future::join_all};
-use kernel::{RunId, Status, TimerId, event::EventData, wait::Condition};
+use kernel::{
+    RunId, Status, TimerId,
+    event::EventData,
+    wait::{Condition, WaitExpr},
+};
 
 use crate::common::{System, soon};
 
@@ -83,6 +87,63 @@ async fn a_scheduler_that_stops_gives_its_timers_back() {
     let second = system.scheduler(|_| {}).await;
     lateness(&system, run).await;
     second.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
+async fn an_hour_without_any_scheduler_is_caught_up_each_timer_once() {
+    let system = System::new().await;
+    let runs = join_all((0..40).map(|number| sleeps(&system, -3_600_000 + number * 60_000))).await;
+    let (first, second) = (system.scheduler(|_| {}).await, system.scheduler(|_| {}).await);
+    for run in &runs {
+        lateness(&system, *run).await;
+    }
+    first.stop().await.unwrap();
+    second.stop().await.unwrap();
+    for run in runs {
+        assert_eq!(system.events(run, "timer.fired").await.len(), 1);
+        assert_eq!(system.state(run).await.status(), Status::Runnable);
+    }
+    system.close().await;
+}
+
+#[tokio::test]
+async fn a_timer_beside_other_conditions_and_a_deadline_do_their_part() {
+    let system = System::new().await;
+    let scheduler = system.scheduler(|_| {}).await;
+    let timer = |run, millis| -> WaitExpr {
+        Condition::Timer { timer_id: TimerId::derive(run, "nap"), due: soon(millis) }.into()
+    };
+    let operator = || WaitExpr::from(Condition::OperatorInput { approval_id: None });
+    let runnable = async |run| {
+        system.until("a turn", async || (system.state(run).await.status() == Status::Runnable).then_some(())).await;
+    };
+
+    let any = system.create(None).await;
+    system.wait(any, WaitExpr::Any(vec![operator(), timer(any, 200)]), None).await;
+    runnable(any).await;
+    assert_eq!(system.events(any, "wait.satisfied").await.len(), 1);
+
+    let all = system.create(None).await;
+    system.wait(all, WaitExpr::All(vec![operator(), timer(all, 200)]), None).await;
+    lateness(&system, all).await;
+    assert_eq!(system.state(all).await.status(), Status::Waiting, "the operator has still to write");
+    system.say(all).await;
+    runnable(all).await;
+
+    let late = system.create(None).await;
+    system.wait(late, WaitExpr::All(vec![operator(), timer(late, 3_600_000)]), Some(soon(200))).await;
+    runnable(late).await;
+    assert_eq!(system.events(late, "wait.expired").await.len(), 1);
+    assert!(system.state(late).await.timers.is_empty(), "the other timer went with the wait");
+
+    let cancelled = system.create(None).await;
+    system.wait(cancelled, timer(cancelled, 300), None).await;
+    system.cancel(cancelled).await;
+    let after = sleeps(&system, 400).await;
+    lateness(&system, after).await;
+    assert!(system.events(cancelled, "timer.fired").await.is_empty(), "it went with its run");
+    scheduler.stop().await.unwrap();
     system.close().await;
 }
 
