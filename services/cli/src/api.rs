@@ -81,6 +81,12 @@ impl Api {
         self.answer(request.header(header::CONTENT_TYPE, media_type).body(body)).await
     }
 
+    /// Asks for something to be gone.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
+        let request = self.request(Method::DELETE, path, NO_QUERY)?.timeout(ANSWER);
+        self.answer(request).await
+    }
+
     /// Opens a stream of events from behind the one of this id.
     pub async fn stream(&self, path: &str, last_event_id: &str) -> Result<Response, CliError> {
         let request = self.request(Method::GET, path, NO_QUERY)?.header(header::ACCEPT, "text/event-stream");

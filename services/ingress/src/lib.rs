@@ -37,6 +37,7 @@ use api::cloudevents::EventsInApi;
 use api::control::ControlApi;
 use api::events::EventsApi;
 use api::runs::RunsApi;
+use api::schedules::SchedulesApi;
 use auth::{Auth, TokenFileError, Tokens};
 use inbound::Inbound;
 use live::Live;
@@ -183,6 +184,7 @@ fn resources(
         api::cloudevents::router(EventsInApi { inbound: inbound.clone(), limits }),
         api::agents::router(runs.agents().clone()),
         api::session::router(),
+        api::schedules::router(SchedulesApi { schedules: engine.schedules(), agents: runs.agents().clone() }),
     ])
 }
 

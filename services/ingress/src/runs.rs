@@ -9,7 +9,6 @@ use kernel::command::CreateRun;
 use kernel::event::{ExternalRef, RunCreated};
 use kernel::{Block, Cause, Command, ConversationId, RunId, Status, TenantId, Timestamp};
 use service::telemetry::{Link, Parent, SpanKind, SpanSpec, TraceContext, Tracer, genai};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// Starts runs. Cheap to clone.
@@ -59,7 +58,7 @@ impl Runs {
     /// Starts a run. Starting one with the same id again changes nothing.
     pub(crate) async fn create(&self, new: NewRun, agent: &AgentSpec, digest: &str) -> Result<Committed, SubmitError> {
         let begun = SystemTime::now();
-        let sampled = is_sampled(new.run_id, self.trace_ratio);
+        let sampled = engine::is_sampled(new.run_id, self.trace_ratio);
         let root = TraceContext { trace_id: new.run_id.0.into_bytes(), span_id: new.run_id.root_span_id(), sampled };
         let cause = Cause {
             service: "ingress".into(),
@@ -121,46 +120,16 @@ impl Runs {
 
 impl NewRun {
     fn into_created(self, agent: &AgentSpec, digest: &str, sampled: bool) -> RunCreated {
-        let acceptance = if self.acceptance.is_empty() { agent.acceptance.clone() } else { self.acceptance };
-        RunCreated {
-            tenant: self.tenant,
-            agent: agent.name.clone(),
-            agent_digest: digest.to_owned(),
-            objective: self.objective,
-            input: self.input,
-            acceptance,
-            limits: stricter(&agent.budget, &self.limits),
-            conversation_id: self.conversation_id,
-            metadata: self.metadata,
-            parallel_wake: agent.parallel_wake,
-            debounce: agent.debounce,
-            sampled,
-            trigger: self.trigger,
-        }
-    }
-}
-
-/// Of each limit the lower one.
-pub(crate) fn stricter(a: &Limits, b: &Limits) -> Limits {
-    fn lower<T: PartialOrd + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
-        match (a, b) {
-            (Some(a), Some(b)) => Some(if b < a { b } else { a }),
-            (a, b) => a.or(b),
-        }
-    }
-    Limits {
-        turns: lower(a.turns, b.turns),
-        tokens: lower(a.tokens, b.tokens),
-        cost_usd: lower(a.cost_usd, b.cost_usd),
-        wall: lower(a.wall, b.wall),
-        tool_calls: lower(a.tool_calls, b.tool_calls),
+        let Self { tenant, objective, input, acceptance, limits, conversation_id, metadata, trigger, .. } = self;
+        let new = engine::NewRun { tenant, objective, input, acceptance, limits, conversation_id, metadata, trigger };
+        new.created(agent, digest, sampled)
     }
 }
 
 /// The id of the run that a trigger starts: the same whenever and wherever the event is handled again.
 ///
-/// Shaped as a UUIDv7, so that it sorts among the others: the time is when the event was received, and in the place of
-/// the random bits stand those of a hash over tenant, event, agent and the trigger's place in the agent's file.
+/// Its time is when the event was received; the rest follows from tenant, event, agent and the trigger's place in the agent's
+/// file.
 pub(crate) fn triggered_run_id(
     tenant: &TenantId,
     position: i64,
@@ -168,31 +137,12 @@ pub(crate) fn triggered_run_id(
     agent: &str,
     trigger: usize,
 ) -> RunId {
-    let hash = Sha256::digest(format!("{tenant}/{position}/{agent}/{trigger}"));
-    let mut random = [0; 10];
-    random.copy_from_slice(&hash[..10]);
-    let millis = u64::try_from(received_at.as_millisecond()).unwrap_or_default();
-    RunId(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
-}
-
-/// Whether the spans of a run are exported: by its id, so that who asks twice hears the same.
-fn is_sampled(run: RunId, ratio: f64) -> bool {
-    let mut tail = [0; 4];
-    tail.copy_from_slice(&run.0.as_bytes()[12..]);
-    f64::from(u32::from_be_bytes(tail)) < ratio * 4_294_967_296.0
+    engine::run_id_at(received_at, &format!("{tenant}/{position}/{agent}/{trigger}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_lower_limit_holds() {
-        let agent = Limits { turns: Some(10), cost_usd: Some(2.0), ..Limits::default() };
-        let asked = Limits { turns: Some(20), cost_usd: Some(0.5), tokens: Some(100), ..Limits::default() };
-        let both = stricter(&agent, &asked);
-        assert_eq!((both.turns, both.cost_usd, both.tokens, both.tool_calls), (Some(10), Some(0.5), Some(100), None));
-    }
 
     #[test]
     fn a_triggered_run_has_one_id_that_sorts_by_time() {
@@ -210,14 +160,5 @@ mod tests {
             assert_ne!(id, other);
         }
         assert!(id < triggered_run_id(&tenant, 7, at(1_750_000_000_001), "a", 0));
-    }
-
-    #[test]
-    fn the_ratio_is_kept_at_its_ends() {
-        let runs: Vec<RunId> = (0..1000).map(|_| RunId::mint()).collect();
-        assert!(runs.iter().all(|run| is_sampled(*run, 1.0)));
-        assert!(!runs.iter().any(|run| is_sampled(*run, 0.0)));
-        let half = runs.iter().filter(|run| is_sampled(**run, 0.5)).count();
-        assert!((350..650).contains(&half), "{half}");
     }
 }

@@ -12,6 +12,7 @@ mod observe;
 mod policies;
 mod publish;
 mod runs;
+mod schedules;
 mod schemas;
 mod start;
 mod story;
@@ -48,6 +49,7 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Why { run, event } => runs::why(&api()?, run, event, out).await,
         Command::Agents(AgentsCommand::Apply { files }) => agents::apply(&api()?, files, out).await,
         Command::Agents(AgentsCommand::List) => agents::list(&api()?, out).await,
+        Command::Schedules(command) => schedules::run(api, command, out).await,
         Command::Dlq(DlqCommand::List { limit, cursor }) => dlq::list(*limit, *cursor, out).await,
         Command::Dlq(DlqCommand::Redrive { seqs, consumer, subject, all: _ }) => {
             dlq::redrive(seqs, consumer.clone(), subject.clone(), out).await

@@ -9,6 +9,7 @@ pub(crate) mod event;
 pub(crate) mod events;
 pub(crate) mod openapi;
 pub(crate) mod runs;
+pub(crate) mod schedules;
 pub(crate) mod schema;
 pub(crate) mod session;
 mod turn;

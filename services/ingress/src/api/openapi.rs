@@ -8,7 +8,7 @@ use axum::routing::get;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::{agents, approvals, artifacts, cloudevents, control, events, runs, schema, session, waits};
+use super::{agents, approvals, artifacts, cloudevents, control, events, runs, schedules, schema, session, waits};
 use crate::problem::{MEDIA_TYPE, ProblemDetails};
 
 /// All that the handlers say of themselves.
@@ -29,6 +29,8 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         cloudevents::publish,
         agents::list, agents::show, agents::put,
         session::show, session::open, session::close,
+        schedules::list, schedules::show, schedules::put, schedules::delete, schedules::firings, schedules::pause,
+        schedules::resume, schedules::backfill,
     ),
     components(schemas(ProblemDetails, events::StreamEvents)),
     tags(
@@ -39,6 +41,7 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         (name = "artifacts", description = "What runs have made"),
         (name = "agents", description = "Agent definitions"),
         (name = "session", description = "Who calls, and sessions of browsers"),
+        (name = "schedules", description = "What is to be done at times that come again"),
     ),
 )]
 struct Api;

@@ -51,6 +51,7 @@ kernel_types! {
     Limits = kernel::budget::Limits;
     Manifest = kernel::slice::Manifest;
     PlanStep = kernel::event::PlanStep;
+    ScheduleSpec = kernel::schedule::ScheduleSpec;
     Trust = kernel::Trust;
     Usage = kernel::budget::Usage;
     WakeKind = kernel::wait::WakeKind;

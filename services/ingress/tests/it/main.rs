@@ -13,6 +13,7 @@ mod lines;
 mod outside;
 mod reading;
 mod runs;
+mod schedules;
 mod session;
 mod sse;
 mod streams;
