@@ -60,6 +60,8 @@ pub struct Config {
     pub poll_longest_seconds: u64,
     /// The pause in percent of the time since then.
     pub poll_share_percent: u32,
+    /// Schedules that one agent may make for itself.
+    pub max_schedules: u32,
     /// Seconds after which the calls of an executor that died may be taken up by another.
     pub lease_seconds: u64,
     /// How often a tool, a target or a tenant is served over all executors: `tool:NAME=COUNT/TIME`, such as
@@ -123,6 +125,7 @@ impl Default for Config {
             poll_shortest_ms: 1000,
             poll_longest_seconds: 120,
             poll_share_percent: 20,
+            max_schedules: 20,
             lease_seconds: 5,
             rate_limits: Vec::new(),
             breaker_failures: 5,

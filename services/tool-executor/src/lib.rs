@@ -247,6 +247,8 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
             reads: engine.reads(),
             process,
             mcp,
+            schedules: engine.schedules(),
+            max_schedules: config.max_schedules,
         },
         results: Results::new(artifacts, secrets),
         limits: Limits::new(engine.limiter(), &config.rate_limits, config.breaker())?,

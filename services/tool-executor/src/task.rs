@@ -88,6 +88,8 @@ impl Task {
         Invocation {
             tenant: &self.state.tenant,
             run: self.state.run_id,
+            agent: &self.state.agent,
+            trust: self.call.request.trust,
             call: self.id(),
             arguments,
             idempotency_key: &self.idempotency_key,

@@ -5,6 +5,7 @@ mod checkout;
 mod file;
 mod http;
 mod process;
+mod schedule;
 mod send;
 
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::Reads;
+use engine::{Reads, Schedules};
 use kernel::agent::Allow;
 use kernel::tool::{HttpRequest, ProcessRun};
-use kernel::{CallId, RunId, TenantId};
+use kernel::{CallId, RunId, TenantId, Trust};
 use serde_json::{Map, Value};
 
 use crate::activity::ProcessCommand;
@@ -40,6 +41,9 @@ pub(crate) enum Builtin {
     FileWrite,
     RepoCheckout,
     ArtifactRead,
+    ScheduleCreate,
+    ScheduleDelete,
+    ScheduleList,
     Echo,
     ActivitySend,
 }
@@ -58,6 +62,10 @@ pub(crate) enum Means {
 pub(crate) struct Invocation<'a> {
     pub tenant: &'a TenantId,
     pub run: RunId,
+    /// The agent whose run it is.
+    pub agent: &'a str,
+    /// The lowest trust in what led to the call.
+    pub trust: Trust,
     pub call: CallId,
     pub arguments: &'a Map<String, Value>,
     pub idempotency_key: &'a str,
@@ -85,6 +93,9 @@ pub(crate) struct Tools {
     pub file_cap: u64,
     pub artifacts: ArtifactClient,
     pub reads: Reads,
+    pub schedules: Schedules,
+    /// Schedules that one agent may have.
+    pub max_schedules: u32,
     pub process: ProcessOptions,
     pub mcp: Mcp,
 }
@@ -128,6 +139,9 @@ impl FromStr for Builtin {
             "file.write" => Self::FileWrite,
             "repo.checkout" => Self::RepoCheckout,
             "artifact.read" => Self::ArtifactRead,
+            "schedule.create" => Self::ScheduleCreate,
+            "schedule.delete" => Self::ScheduleDelete,
+            "schedule.list" => Self::ScheduleList,
             "test.echo" => Self::Echo,
             "activity.send" => Self::ActivitySend,
             _ => return Err(()),
@@ -189,7 +203,14 @@ impl Means {
                 Reach { in_workspace: Some(crate::workspace::is_inside(text("path"))), ..none }
             }
             Self::Builtin(Builtin::RepoCheckout) => Reach { in_workspace: Some(true), ..none },
-            Self::Mcp(_) | Self::Builtin(Builtin::ArtifactRead | Builtin::Echo) => none,
+            Self::Mcp(_)
+            | Self::Builtin(
+                Builtin::ArtifactRead
+                | Builtin::ScheduleCreate
+                | Builtin::ScheduleDelete
+                | Builtin::ScheduleList
+                | Builtin::Echo,
+            ) => none,
         }
     }
 }
@@ -222,6 +243,11 @@ impl Tools {
                 checkout::checkout(&self.checkout_root, self.workspaces.of(invocation.run), invocation).await
             }
             Means::Builtin(Builtin::ArtifactRead) => artifact::read(&self.artifacts, &self.reads, invocation).await,
+            Means::Builtin(Builtin::ScheduleCreate) => {
+                schedule::create(&self.schedules, self.max_schedules, invocation).await
+            }
+            Means::Builtin(Builtin::ScheduleDelete) => schedule::delete(&self.schedules, invocation).await,
+            Means::Builtin(Builtin::ScheduleList) => schedule::list(&self.schedules, invocation).await,
             Means::Builtin(Builtin::Echo) => echo(invocation),
             Means::Builtin(Builtin::ActivitySend) => send::send(self.workspaces.of(invocation.run), invocation).await,
             Means::Builtin(Builtin::ShellRun) | Means::Process(_) => Err(ToolError::final_(

@@ -15,5 +15,6 @@ mod mcp;
 mod mcp_servers;
 mod refusals;
 mod requests;
+mod schedules;
 mod server;
 mod verify;
