@@ -76,6 +76,7 @@ fn wait_for() -> Value {
         "any": {"type": "array", "minItems": 1, "items": nested(NESTING), "description": "The first of several conditions."},
         "all": {"type": "array", "minItems": 1, "items": nested(NESTING), "description": "All of several conditions."},
         "timer": {"type": "string", "description": "A span such as 3s, 15m, 2h, or a time such as 2030-01-31T09:00:00Z."},
+        "jitter": {"type": "string", "description": "Put the timer off by up to this span, so that many don't go off together."},
         "task": {"type": "string", "description": "The end of a call: a tool's name, #2 for the second call of this answer, or the id of an open call."},
         "external": external(),
         "operator": {"type": "boolean", "description": "A message of the operator."},
@@ -94,6 +95,7 @@ fn wait_for() -> Value {
 fn nested(depth: u32) -> Value {
     let mut properties = json!({
         "timer": {"type": "string"},
+        "jitter": {"type": "string"},
         "task": {"type": "string"},
         "external": external(),
         "operator": {"type": "boolean"},

@@ -3,6 +3,7 @@
 use kernel::{
     CallId, RunId, TimerId, Timestamp, TurnId,
     command::WaitRequest,
+    units::{self, Duration},
     wait::{Condition, ExternalPattern, WaitExpr},
 };
 use serde::Deserialize;
@@ -23,7 +24,8 @@ pub struct WaitFor {
 enum On {
     Any(Vec<Self>),
     All(Vec<Self>),
-    Timer(When),
+    /// At a time, or up to so much later.
+    Timer(When, Duration),
     Task(String),
     External(ExternalPattern),
     Operator,
@@ -51,6 +53,8 @@ struct Node {
     #[serde(default)]
     timer: Option<When>,
     #[serde(default)]
+    jitter: Option<Duration>,
+    #[serde(default)]
     task: Option<String>,
     #[serde(default)]
     external: Option<ExternalPattern>,
@@ -73,11 +77,15 @@ impl Arguments {
 
 impl Node {
     fn read(self) -> Result<On, String> {
+        if self.jitter.is_some() && self.timer.is_none() {
+            return Err("`jitter` puts a `timer` off, and none is given".to_owned());
+        }
+        let jitter = self.jitter.unwrap_or_default();
         let all = |nodes: Vec<Self>| nodes.into_iter().map(Self::read).collect::<Result<Vec<_>, _>>();
         let given = [
             self.any.map(|nodes| all(nodes).map(On::Any)),
             self.all.map(|nodes| all(nodes).map(On::All)),
-            self.timer.map(|when| Ok(On::Timer(when))),
+            self.timer.map(|when| Ok(On::Timer(when, jitter))),
             self.task.map(|name| Ok(On::Task(name))),
             self.external.map(|pattern| checked(pattern).map(On::External)),
             self.operator.filter(|wanted| *wanted).map(|_| Ok(On::Operator)),
@@ -183,7 +191,11 @@ fn expression(
     match on {
         On::Any(nodes) => all(nodes).map(WaitExpr::Any),
         On::All(nodes) => all(nodes).map(WaitExpr::All),
-        On::Timer(when) => Ok(Condition::Timer { timer_id: timer(), due: when.after(now) }.into()),
+        On::Timer(when, jitter) => {
+            let timer_id = timer();
+            let due = units::later(when.after(now), part_of(*jitter, timer_id));
+            Ok(Condition::Timer { timer_id, due }.into())
+        }
         On::External(pattern) => Ok(Condition::External(pattern.clone()).into()),
         On::Operator => Ok(Condition::OperatorInput { approval_id: None }.into()),
         On::Task(name) => {
@@ -192,6 +204,12 @@ fn expression(
             Ok(if calls.len() == 1 { calls.remove(0) } else { WaitExpr::All(calls) })
         }
     }
+}
+
+/// Some time between nothing and `jitter`, that follows from which timer it is.
+fn part_of(jitter: Duration, timer: TimerId) -> Duration {
+    let (_, number) = timer.0.as_u64_pair();
+    Duration::from_millis(jitter.as_millis().checked_add(1).map_or(number, |parts| number % parts))
 }
 
 #[cfg(test)]
@@ -250,6 +268,22 @@ mod tests {
     }
 
     #[test]
+    fn jitter_spreads_timers_and_none_comes_early() {
+        let due = |jitter: &str| {
+            let request = resolved(json!({"timer": "10s", "jitter": jitter, "why": "w"}), &[], &[]).unwrap();
+            match request.on.leaves()[0].condition {
+                Condition::Timer { due, .. } => due.as_millisecond() - 10_000,
+                ref other => panic!("{other:?}"),
+            }
+        };
+        let late: Vec<i64> = (0..100).map(|_| due("60s")).collect();
+        assert!(late.iter().all(|late| (0..=60_000).contains(late)), "{late:?}");
+        let early = late.iter().filter(|late| **late < 30_000).count();
+        assert!((20..80).contains(&early), "{early}");
+        assert_eq!(due("0s"), 0);
+    }
+
+    #[test]
     fn tasks_are_found_by_name_number_and_id() {
         let (first, second, old) = (CallId::mint(), CallId::mint(), CallId::mint());
         let answer = [("shell.run".to_owned(), first), ("http.get".to_owned(), second)];
@@ -279,6 +313,7 @@ mod tests {
             (json!({"why": "w", "any": [{}]}), "none is given"),
             (json!({"why": " ", "timer": "3s"}), "/why"),
             (json!({"why": "w", "timer": "3 parsecs"}), "3 parsecs"),
+            (json!({"why": "w", "operator": true, "jitter": "3s"}), "`jitter`"),
             (json!({"why": "w", "external": {"source": "", "type": "x"}}), "source"),
             (json!({"why": "w", "external": {"source": "s", "type": "x", "where": "data.("}}), "CEL"),
         ] {
