@@ -52,6 +52,17 @@ class Stores:
                 return int(value)
         raise Problem("Valkey does not tell its memory.")
 
+    def timer_commit_lateness(self, since):
+        """Milliseconds from when timers were due to the commit of their firing; Postgres must keep the times of commits."""
+        rows = self.sql(
+            "select percentile_cont(0.5) within group (order by late), percentile_cont(0.99) within group (order by late),"
+            " max(late), count(*) from (select extract(epoch from pg_xact_commit_timestamp(xmin)"
+            " - (data ->> 'due')::timestamptz) * 1000 as late from events"
+            f" where type = 'timer.fired' and at >= '{since}') fired;"
+        )
+        median, last_percent, worst, _ = (round(float(figure or "nan"), 2) for figure in rows[0])
+        return {"p50": median, "p99": last_percent, "worst": worst}
+
     def add_future_timers(self, count):
         """Timers that are due from a day on, of runs that do not exist: nobody looks at those before they are due."""
         self.sql(

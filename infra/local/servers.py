@@ -135,9 +135,8 @@ class Postgres(Server):
         data = self.home / "data"
         if not data.exists():
             self._init(data)
-        (data / "postgresql.conf").write_text(
-            "".join(f"{key} = '{value}'\n" for key, value in settings(self.port).items())
-        )
+        told = {**settings(self.port), **self._stack.postgres_settings}
+        (data / "postgresql.conf").write_text("".join(f"{key} = '{value}'\n" for key, value in told.items()))
 
     def argv(self):
         return [self.program, "-D", self.home / "data"]

@@ -36,6 +36,8 @@ class Stack:
         self.parts_folder = self.root / ".local" / "parts"
         # Settings for every service, over what it inherits from our own environment.
         self.settings = {}
+        # Settings of Postgres, over those that a local cluster has.
+        self.postgres_settings = {}
         self._open_parts = open_parts
         self.parts = [server(self) for server in (Postgres, Nats, Valkey)]
         self.services = {name: Service(name, self.ports[name], self.state) for name in START_ORDER}
