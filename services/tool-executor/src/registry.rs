@@ -23,7 +23,7 @@ pub(crate) struct Registry {
 
 /// How what goes on elsewhere is asked about and ended.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Remote {
+pub(crate) struct FollowUps {
     pub status: kernel::tool::Status,
     pub cancel: Option<HttpRequest>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Tool {
     pub means: Result<Means, String>,
     pub probe: Option<Probe>,
     /// How it goes on elsewhere, for an activity that is a request.
-    pub remote: Option<Remote>,
+    pub remote: Option<FollowUps>,
     /// What undoes it; in words why nothing does.
     compensate: Result<HttpRequest, String>,
     input: Result<Schema, String>,
@@ -216,12 +216,12 @@ impl Tool {
 }
 
 /// How an activity that a request starts is asked about and ended.
-fn remote(spec: &ToolSpec, env: &impl Fn(&str) -> Option<String>) -> Option<Remote> {
+fn remote(spec: &ToolSpec, env: &impl Fn(&str) -> Option<String>) -> Option<FollowUps> {
     let status = spec.status.as_ref().filter(|_| spec.kind == CallKind::Activity)?;
     let told = |error: &TemplateError| tracing::warn!(tool = spec.name, %error, "an activity can't be asked about");
     let http = with_env(&status.http, env).inspect_err(told).ok()?;
     let cancel = spec.cancel.as_ref().and_then(|cancel| with_env(&cancel.http, env).inspect_err(told).ok());
-    Some(Remote { status: kernel::tool::Status { http, ..status.clone() }, cancel })
+    Some(FollowUps { status: kernel::tool::Status { http, ..status.clone() }, cancel })
 }
 
 fn key(template: &str, run: RunId, arguments: &Map<String, Value>) -> String {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::files::Files;
 use crate::outcome::{Content, ToolError};
-use crate::registry::Remote;
+use crate::registry::FollowUps;
 use crate::tools::{Invocation, Requests};
 
 /// How long one question may take.
@@ -31,7 +31,7 @@ const GONE_AFTER: u32 = 3;
 /// All that it takes to ask about an activity that goes on elsewhere.
 pub(crate) struct Elsewhere {
     pub requests: Requests,
-    pub remote: Remote,
+    pub remote: FollowUps,
     pub tenant: TenantId,
     pub run: RunId,
     pub call: CallId,
