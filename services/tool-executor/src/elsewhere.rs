@@ -78,6 +78,8 @@ impl Dispatcher {
             remote,
             tenant: task.state.tenant.clone(),
             run: task.state.run_id,
+            agent: task.state.agent.clone(),
+            trust: request.trust,
             call: task.id(),
             arguments,
             idempotency_key: task.idempotency_key.clone(),

@@ -9,6 +9,8 @@ use kernel::call::ErrorClass;
 use service::ConfigError;
 
 use crate::outcome::{Happened, ToolError};
+use crate::pipeline::Ready;
+use crate::tools::Means;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +119,14 @@ impl Limits {
 /// Whether an error is about the target's health. One that refuses, or that has had enough for now, is well.
 fn says_target_fails(error: &ToolError) -> bool {
     error.class() == ErrorClass::Retry && (error.happened != Happened::No || error.code == "unreachable")
+}
+
+/// What a call goes to: the host and port of its request, or its MCP server; none if nothing outside.
+pub(crate) fn target(ready: &Ready) -> Option<String> {
+    match &ready.means {
+        Means::Mcp(remote) => Some(format!("mcp:{}", remote.run.server)),
+        means => means.host(&ready.arguments),
+    }
 }
 
 impl Rule {

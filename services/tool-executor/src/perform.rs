@@ -16,7 +16,7 @@ use kernel::tool::Effect;
 
 use crate::beside::Held;
 use crate::dispatch::{Dispatcher, Next};
-use crate::limits::{Asking, Wait};
+use crate::limits::{self, Asking, Wait};
 use crate::outcome::{Content, Happened, ToolError};
 use crate::pipeline::Ready;
 use crate::registry::Refusal;
@@ -82,7 +82,7 @@ impl Dispatcher {
         lease: &mut Option<Lease>,
         held: &mut Option<Held>,
     ) -> Result<Next, SubmitError> {
-        let target = ready.means.host(&ready.arguments);
+        let target = limits::target(ready);
         let attempts = Attempts { dispatcher: self, task, ready, target, failed: task.call.failed_attempts };
         if let Err(wait) = attempts.admission().await {
             return self.not_admitted(&attempts, wait).await;
@@ -327,11 +327,12 @@ fn explain(failure: &mut CallFailure, class: ErrorClass) {
 /// Whether nobody can say from here what a failed call did. An answer that says "I failed" is believed, unless the tool has
 /// a better way to find out.
 fn leaves_doubt(task: &Task, ready: &Ready, error: &ToolError) -> bool {
-    let lasting = task.call.needs_start() && !ready.tool.spec.idempotent;
+    let undoes = task.call.request.is_compensation();
+    let lasting = task.call.needs_start() && (undoes || !ready.tool.spec.idempotent);
     lasting
         && match error.happened {
             Happened::No => false,
-            Happened::Perhaps => ready.tool.probe.is_some(),
+            Happened::Perhaps => ready.tool.probe.is_some() && !undoes,
             Happened::Unknown => true,
         }
 }

@@ -92,7 +92,11 @@ impl Dispatcher {
             }
         }
         // As it is declared now: a tool that changed meanwhile may still say what has happened.
-        let tool = self.pipeline.registry.now(&task.call.request.tool);
+        // What undoes a call has no read-back: that of its tool tells of the call.
+        let tool = match task.call.request.is_compensation() {
+            true => None,
+            false => self.pipeline.registry.now(&task.call.request.tool),
+        };
         let Some((tool, probe)) = tool.as_ref().and_then(|tool| Some((tool, tool.probe.as_ref()?))) else {
             return self.reconcile(task, Finding::Unknown, "there is no way to find out", None).await;
         };

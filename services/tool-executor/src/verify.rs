@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::dispatch::Dispatcher;
 use crate::doorbell::Doorbell;
-use crate::limits::Asking;
+use crate::limits::{self, Asking};
 use crate::outcome::ToolError;
 use crate::pipeline::{Ready, Verdict};
 use crate::registry::Tool;
@@ -129,7 +129,7 @@ impl Dispatcher {
 
     /// One attempt: the next look is the next one.
     async fn read_once(&self, task: &Task, ready: &Ready) -> Result<Value, ToolError> {
-        let target = ready.means.host(&ready.arguments);
+        let target = limits::target(ready);
         let tool = &task.call.request.tool;
         let asking = Asking { tool, tenant: &task.state.tenant, target: target.as_deref() };
         self.limits.admit(asking).await.map_err(|wait| ToolError::final_(wait.reason, wait.words))?;

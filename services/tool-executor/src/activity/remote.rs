@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kernel::agent::Allow;
 use kernel::call::ErrorClass;
 use kernel::tool::HttpRequest;
-use kernel::{CallId, RunId, TenantId, excerpt};
+use kernel::{CallId, RunId, TenantId, Trust, excerpt};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -34,6 +34,8 @@ pub(crate) struct Elsewhere {
     pub remote: FollowUps,
     pub tenant: TenantId,
     pub run: RunId,
+    pub agent: String,
+    pub trust: Trust,
     pub call: CallId,
     /// Those of the call, and as `result` the answer to its start.
     pub arguments: Map<String, Value>,
@@ -135,6 +137,8 @@ impl Elsewhere {
         let invocation = Invocation {
             tenant: &self.tenant,
             run: self.run,
+            agent: &self.agent,
+            trust: self.trust,
             call: self.call,
             arguments: &self.arguments,
             idempotency_key: &self.idempotency_key,
