@@ -91,10 +91,10 @@ pub(super) fn config(
 fn headers(http: &McpHttp, secrets: &Secrets) -> Result<HashMap<HeaderName, HeaderValue>, OpenError> {
     let header = |(name, value): (&String, &String)| {
         let wrong = || OpenError::misconfigured(format!("`{name}` in `headers` is not a header that can be sent"));
-        let text =
-            template::secret_text(value, secrets).map_err(|error| OpenError::misconfigured(error.to_string()))?;
+        let resolved = secrets.resolve(value).map_err(|error| OpenError::misconfigured(error.to_string()))?;
+        let (text, sensitive) = resolved;
         let mut filled = HeaderValue::from_str(&text).map_err(|_| wrong())?;
-        filled.set_sensitive(text != *value);
+        filled.set_sensitive(sensitive);
         Ok((HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?, filled))
     };
     http.headers.iter().map(header).collect()
