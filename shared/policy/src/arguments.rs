@@ -37,23 +37,41 @@ pub fn tags(
     matters: &[ArgumentProvenance],
     uid: impl Fn(Trust) -> EntityUid,
 ) -> Result<Vec<Tag>, Beyond> {
+    let mut tags = Vec::new();
+    each(arguments, matters, |node, fields, origin| {
+        tags.push((node.pointer, record(node.value, fields, origin, &uid)));
+    })?;
+    Ok(tags)
+}
+
+/// Whether arguments can be judged at all.
+pub fn check(arguments: &Value) -> Result<(), Beyond> {
+    each(arguments, &[], |_, _, _| {})
+}
+
+/// Visits every value that gets a tag, with its text and items and the entry of provenance that speaks for it.
+fn each<'a>(
+    arguments: &'a Value,
+    matters: &'a [ArgumentProvenance],
+    mut visit: impl FnMut(Node<'a>, (String, Vec<String>), Option<&'a ArgumentProvenance>),
+) -> Result<(), Beyond> {
     let origins = Origins::new(matters);
     let mut walk =
         Walk { open: vec![Node { pointer: String::new(), value: arguments, depth: 0, above: None }], bytes: 0 };
-    let mut tags = Vec::new();
+    let mut visited = 0;
     while let Some(node) = walk.open.pop() {
         if node.value.is_null() {
             continue;
         }
-        if tags.len() == MAX_VALUES {
+        if visited == MAX_VALUES {
             return Err(Beyond::Values);
         }
+        visited += 1;
         let origin = origins.of(&node);
         let fields = walk.fields(&node, origin.own)?;
-        let record = record(node.value, fields, origin.lowest, &uid);
-        tags.push((node.pointer, record));
+        visit(node, fields, origin.lowest);
     }
-    Ok(tags)
+    Ok(())
 }
 
 /// A value still to be looked at.

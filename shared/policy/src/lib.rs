@@ -21,12 +21,14 @@
 //! The files, the annotations and worked examples are in `infra/policies/README.md`.
 
 mod arguments;
+mod cache;
 mod decision;
 mod digest;
 mod error;
 mod facts;
 mod pack;
 mod policies;
+mod provenance;
 mod request;
 mod store;
 pub mod testing;
@@ -36,5 +38,6 @@ pub use decision::{ARGUMENTS_BEYOND_LIMITS, Answer, Decision, NO_MATCH, NOT_JUDG
 pub use digest::digest;
 pub use error::{PolicyError, Problem};
 pub use policies::Policies;
+pub use provenance::{Care, LabelError, Labels, MAX_SOURCE_BYTES, Origin, Sources, trace};
 pub use request::{ArgumentProvenance, BudgetLeft, Effect, Request, ToolKind, Trust};
 pub use store::PolicyStore;

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use cedar_policy::{AuthorizationError, Authorizer, PolicyId};
 
+use crate::arguments;
+use crate::cache::Cache;
 use crate::decision::{ARGUMENTS_BEYOND_LIMITS, Answer, Decision, NO_MATCH, NOT_JUDGED, Obligation, Reason};
 use crate::error::PolicyError;
 use crate::facts::FactsError;
@@ -15,6 +17,7 @@ use crate::request::Request;
 /// A validated set of policies. Parsed once; deciding takes `&self` and never fails.
 pub struct Policies {
     pack: Pack,
+    cache: Cache,
     authorizer: Authorizer,
     version: String,
 }
@@ -42,7 +45,9 @@ impl Policies {
     }
 
     pub(crate) fn from_files(files: &Files) -> Result<Self, PolicyError> {
-        Ok(Self { pack: Pack::new(files)?, authorizer: Authorizer::new(), version: files.version() })
+        let pack = Pack::new(files)?;
+        let cache = Cache::new(&pack.set);
+        Ok(Self { pack, cache, authorizer: Authorizer::new(), version: files.version() })
     }
 
     /// SHA-256 in hexadecimal of the names and contents of all files of the set.
@@ -62,6 +67,13 @@ impl Policies {
     /// May this call happen?
     #[must_use]
     pub fn decide(&self, request: &Request<'_>) -> Decision {
+        if let Err(beyond) = arguments::check(request.arguments) {
+            return self.denied(ARGUMENTS_BEYOND_LIMITS, beyond.to_string());
+        }
+        self.cache.decide(request, || self.judge(request))
+    }
+
+    fn judge(&self, request: &Request<'_>) -> Decision {
         let facts = match self.pack.vocabulary.facts(request, None) {
             Ok(facts) => facts,
             Err(error) => {

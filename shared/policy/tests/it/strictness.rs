@@ -181,3 +181,32 @@ fn arguments_beyond_the_limits_are_denied_even_if_all_is_free() {
         assert_eq!((decision.answer, by(&decision)), (Answer::Deny, vec![ARGUMENTS_BEYOND_LIMITS]));
     }
 }
+
+#[test]
+fn a_remembered_decision_is_the_one_that_would_be_made() {
+    // The shipped set mentions no changing fact, so it remembers; with one policy about arguments it does not.
+    let mut sets = vec![policy::Policies::embedded()];
+    let about =
+        "@id(\"one\") @reason(\"no\") forbid (principal, action, resource) when { context.arguments.hasTag(\"/no\") };";
+    sets.push(policies(&format!("{FREE}\n{about}")));
+    for set in sets {
+        for (arguments, trust) in [
+            (json!({"to": "x"}), Trust::Untrusted),
+            (json!({"to": "y"}), Trust::Operator),
+            (json!({"no": 1}), Trust::Operator),
+            (json!({"to": "x"}), Trust::Untrusted),
+        ] {
+            let matters = [ArgumentProvenance { pointer: "/to".into(), trust, source: "here".into() }];
+            let request = Request { matters: &matters, ..merge(&arguments) };
+            let fresh = policy::Policies::embedded();
+            let remembered = set.decide(&request);
+            if set.ids() == fresh.ids() {
+                assert_eq!(remembered, fresh.decide(&request));
+            } else {
+                assert_eq!(remembered.answer == Answer::Deny, arguments.get("no").is_some());
+            }
+        }
+        let deep = (0..=policy::MAX_DEPTH).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(by(&set.decide(&merge(&deep))), [ARGUMENTS_BEYOND_LIMITS]);
+    }
+}

@@ -1,0 +1,168 @@
+//! What a run has seen, as far as values can come from it.
+
+use std::collections::HashMap;
+
+use jiff::civil::Date;
+use serde_json::Value;
+
+use super::dates::Moments;
+use super::labels::{Labels, Output};
+use super::normal;
+use super::numbers::{self, Figure};
+use crate::request::Trust;
+
+/// Bytes of text that are kept of what is believed, and as many of what is not. What is beyond is as if it had not been seen:
+/// a value that is only there is asked about.
+pub const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Values of results that are kept.
+const MAX_RECORDED: usize = 50_000;
+/// Numbers of results that sums are tried with.
+const MAX_FIGURES: usize = 2000;
+/// Deeper values of results are not looked at.
+const MAX_DEPTH: usize = 64;
+
+/// What a run has seen. Feed it in the order of the log.
+#[derive(Debug, Default)]
+pub struct Sources {
+    pub(super) texts: Vec<Text>,
+    pub(super) recorded: HashMap<String, Recorded>,
+    pub(super) figures: Vec<(i128, Recorded)>,
+    believed: usize,
+    doubted: usize,
+}
+
+/// A text that values may be named in.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub trust: Trust,
+    pub source: String,
+    pub normal: String,
+    /// In small letters.
+    pub folded: String,
+    pub figures: Vec<Figure>,
+    pub moments: Moments,
+}
+
+/// Who vouches for a value.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    pub trust: Trust,
+    pub source: String,
+}
+
+impl Sources {
+    /// Somebody's words. `today` is when they were written.
+    pub fn text(&mut self, text: &str, trust: Trust, source: impl Into<String>, today: Option<Date>) {
+        let believed = trust > Trust::Untrusted;
+        let used = if believed { &mut self.believed } else { &mut self.doubted };
+        let room = MAX_SOURCE_BYTES.saturating_sub(*used);
+        let text = cut(text, room);
+        if text.is_empty() {
+            return;
+        }
+        *used += text.len();
+        let normal = normal::text(text);
+        let folded = normal.to_lowercase();
+        let (figures, moments) =
+            if believed { (numbers::figures(&normal), Moments::read(&folded, today)) } else { Default::default() };
+        self.texts.push(Text { trust, source: source.into(), normal, folded, figures, moments });
+    }
+
+    /// What a tool gave back, with what its author says about it. `arguments` are those of the call: what a tool only gives
+    /// back as it was given is vouched for by nobody. What is not vouched for is a stranger's words.
+    pub fn result(&mut self, value: &Value, labels: &Labels, arguments: &Value, source: &str) {
+        let Some(schema) = labels.output() else {
+            return self.text(&value.to_string(), Trust::Untrusted, source, None);
+        };
+        let mut given = Vec::new();
+        leaves(arguments, 0, &mut given);
+        let mut strangers = String::new();
+        let mut open = vec![(value, Output::new(schema), String::new(), 0)];
+        while let Some((value, output, pointer, depth)) = open.pop() {
+            if depth > MAX_DEPTH || self.recorded.len() >= MAX_RECORDED {
+                break;
+            }
+            let place = |key: &str| format!("{pointer}/{key}");
+            match value {
+                Value::Array(items) => {
+                    let items = items.iter().enumerate();
+                    open.extend(items.map(|(at, item)| (item, output.item(), place(&at.to_string()), depth + 1)));
+                }
+                Value::Object(fields) => {
+                    let fields = fields.iter();
+                    open.extend(fields.map(|(key, field)| (field, output.field(key), place(key), depth + 1)));
+                }
+                leaf => match output.trust().filter(|trust| *trust > Trust::Untrusted) {
+                    Some(trust) if !given.contains(&leaf) => self.record(leaf, trust, format!("{source}#{pointer}")),
+                    Some(_) => {}
+                    None => {
+                        strangers.push_str(&leaf.as_str().map_or_else(|| leaf.to_string(), str::to_owned));
+                        strangers.push('\n');
+                    }
+                },
+            }
+        }
+        self.text(&strangers, Trust::Untrusted, source, None);
+    }
+
+    /// A value that somebody vouches for, as a whole.
+    pub fn record(&mut self, leaf: &Value, trust: Trust, source: String) {
+        let recorded = Recorded { trust, source };
+        let text = match leaf {
+            Value::String(text) => normal::value(text),
+            Value::Number(number) => {
+                let known = |figure: &i128| self.figures.iter().any(|(other, by)| other == figure && by.trust >= trust);
+                let room = self.figures.len() < MAX_FIGURES;
+                if let Some(figure) = numbers::exact(number).filter(|figure| room && !known(figure)) {
+                    self.figures.push((figure, recorded.clone()));
+                }
+                Some(number.to_string())
+            }
+            _ => None,
+        };
+        if let Some(text) = text {
+            let kept = self.recorded.entry(text).or_insert_with(|| recorded.clone());
+            if kept.trust < recorded.trust {
+                *kept = recorded;
+            }
+        }
+    }
+
+    /// The arguments of a call as an operator edited them. What the operator left as it was stays what it was: a yes to one
+    /// call is no yes to the next that uses the same values.
+    pub fn edited(&mut self, before: &Value, after: &Value, source: &str) {
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        leaves(before, 0, &mut old);
+        leaves(after, 0, &mut new);
+        for value in new.into_iter().filter(|value| !old.contains(value)) {
+            self.record(value, Trust::Operator, source.to_owned());
+        }
+    }
+}
+
+/// At most `room` bytes of a text, without a word that is cut in two: half an address may be another address.
+fn cut(text: &str, room: usize) -> &str {
+    if text.len() <= room {
+        return text;
+    }
+    let mut end = room;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let whole = text[..end].rfind(char::is_whitespace).unwrap_or_default();
+    &text[..whole]
+}
+
+/// The values of a document, at most so many that looking through them stays cheap.
+fn leaves<'a>(value: &'a Value, depth: usize, into: &mut Vec<&'a Value>) {
+    const MAX: usize = 500;
+    if depth > MAX_DEPTH || into.len() >= MAX {
+        return;
+    }
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| leaves(item, depth + 1, into)),
+        Value::Object(fields) => fields.values().for_each(|field| leaves(field, depth + 1, into)),
+        Value::Null => {}
+        leaf => into.push(leaf),
+    }
+}
