@@ -38,6 +38,7 @@ pub mod mcp;
 mod outcome;
 mod perform;
 mod pipeline;
+mod provenance;
 mod recover;
 mod registry;
 mod results;

@@ -107,7 +107,12 @@ impl Dispatcher {
         let began = Instant::now();
         let outcome = Attempts { task, ..attempts }.run().await?;
         fail::fail_point!("executor.after_effect");
+        let done = matches!(outcome, Attempted::Done(_));
+        let unseen = done && ready.verify && !self.shows(task, ready).await?;
         match outcome {
+            Attempted::Done(_) if unseen => {
+                self.doubt(task, "it said that it was done, and its read-back does not show it").await
+            }
             Attempted::Done(content) if ready.tool.is_remote() && !task.call.request.is_compensation() => {
                 self.goes_on_elsewhere(task, content, lease, held.take().unwrap_or_default()).await
             }

@@ -8,11 +8,12 @@ use kernel::agent::{AgentSpec, Allow};
 use kernel::call::{Approval, Binding, Call};
 use kernel::units::{Duration, later};
 use kernel::{ApprovalId, Block, RunState, Trust};
-use policy::{Answer, BudgetLeft, Decision, PolicyStore, Request};
+use policy::{Answer, BudgetLeft, Decision, Obligation, Origin, PolicyStore, Request};
 use serde_json::{Map, Value};
 
 use crate::confine::Confinement;
 use crate::mcp::Mcp;
+use crate::provenance;
 use crate::registry::{Refusal, Registry, Tool};
 use crate::tools::Means;
 
@@ -37,6 +38,15 @@ pub(crate) enum Verdict {
     Go(Box<Ready>),
 }
 
+/// What is judged of a call.
+#[derive(Clone, Copy)]
+struct Judged<'a> {
+    tool: &'a Tool,
+    means: &'a Means,
+    arguments: &'a Map<String, Value>,
+    origins: &'a [Origin],
+}
+
 /// A call that may happen.
 #[derive(Debug)]
 pub(crate) struct Ready {
@@ -45,6 +55,8 @@ pub(crate) struct Ready {
     pub arguments: Map<String, Value>,
     /// What the agent's file allows by name.
     pub allow: Allow,
+    /// It is read back afterwards, since a policy wants that.
+    pub verify: bool,
     /// What is dispatched, to be compared with what was granted.
     pub binding: Binding,
     /// What a person is asked if that comparison fails.
@@ -85,20 +97,26 @@ impl Pipeline {
         if let Some(refusal) = not_permitted(state, &tool) {
             return Ok(Verdict::Refused(refusal));
         }
-        let decision = self.decide(state, call, &tool, &means, &arguments, &agent.allow);
+        let origins = provenance::trace(&self.engine, &self.registry, state, call, &tool, &arguments, agent).await?;
+        let judged = Judged { tool: &tool, means: &means, arguments: &arguments, origins: &origins };
+        let decision = self.decide(state, call, judged, &agent.allow);
         let binding = Binding {
             arguments: policy::digest(&request.arguments),
             schema: tool.digest.clone(),
             policy: decision.policy_version.clone(),
         };
-        let approval = approval(state, call, &decision, &binding, agent.approval_expiry);
+        let approval = approval(state, call, &decision, &binding, &origins, agent.approval_expiry);
         let granted = self.granted(state, call, &decision, &binding).await?;
+        if let Some(words) = unmet(&decision, &tool) {
+            return Ok(Verdict::Refused(Refusal::new("policy", words)));
+        }
+        let verify = decision.obligations.contains(&Obligation::VerifyAfter);
         Ok(match decision.answer {
             Answer::Deny => Verdict::Refused(Refusal::new("policy", decision.explanation())),
             Answer::Ask if granted.is_none() => Verdict::Ask(Box::new(approval)),
             Answer::Ask | Answer::Allow => {
                 let (binding, allow) = (granted.unwrap_or(binding), agent.allow.clone());
-                Verdict::Go(Box::new(Ready { tool, means, arguments, allow, binding, approval }))
+                Verdict::Go(Box::new(Ready { tool, means, arguments, allow, verify, binding, approval }))
             }
         })
     }
@@ -109,16 +127,10 @@ impl Pipeline {
         Ok(version.map(|version| version.spec.allow.clone()).unwrap_or_default())
     }
 
-    fn decide(
-        &self,
-        state: &RunState,
-        call: &Call,
-        tool: &Tool,
-        means: &Means,
-        arguments: &Map<String, Value>,
-        allow: &Allow,
-    ) -> Decision {
+    fn decide(&self, state: &RunState, call: &Call, judged: Judged<'_>, allow: &Allow) -> Decision {
+        let Judged { tool, means, arguments, origins } = judged;
         let request = &call.request;
+        let matters: Vec<_> = origins.iter().filter_map(Origin::deciding).collect();
         let reach = means.reach(arguments, allow);
         let arguments = Value::Object(arguments.clone());
         let effect = effect(tool.spec.effect);
@@ -127,6 +139,7 @@ impl Pipeline {
         self.policies.current().decide(&Request {
             idempotent: tool.spec.idempotent,
             trust: trust(request.trust),
+            matters: &matters,
             named_host: reach.named_host,
             named_command: reach.named_command,
             in_workspace: reach.in_workspace,
@@ -178,12 +191,26 @@ fn not_permitted(state: &RunState, tool: &Tool) -> Option<Refusal> {
 
 /// What a person is asked. Its id follows from what is asked and from what was asked before, so that whoever asks the same
 /// asks it once.
-fn approval(state: &RunState, call: &Call, decision: &Decision, binding: &Binding, expiry: Duration) -> Approval {
+fn approval(
+    state: &RunState,
+    call: &Call,
+    decision: &Decision,
+    binding: &Binding,
+    origins: &[Origin],
+    expiry: Duration,
+) -> Approval {
     let request = &call.request;
     let Binding { arguments, schema, policy } = binding;
     let before = call.approval_id.map(|id| id.to_string()).unwrap_or_default();
     let name = format!("approval/{}/{arguments}/{schema}/{policy}/{before}", request.call_id);
-    let question = format!("May `{}` be called with these arguments? {}", request.tool, decision.explanation());
+    let question = format!(
+        "May `{}` be called with these arguments? {}{}",
+        request.tool,
+        decision.explanation(),
+        provenance::in_words(origins)
+    );
+    // Of the arguments that matter, if it is known where they come from; else of all that the model saw.
+    let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| origin.trust).min();
     Approval {
         approval_id: ApprovalId::derive(state.run_id, &name),
         call_id: Some(request.call_id),
@@ -191,10 +218,21 @@ fn approval(state: &RunState, call: &Call, decision: &Decision, binding: &Bindin
         tool: Some(request.tool.clone()),
         arguments: Some(request.arguments.clone()),
         binding: binding.clone(),
-        trust: request.trust,
+        trust: deciding.map_or(request.trust, believed),
         reasons: reasons(decision),
         expires_at: later(Timestamp::now(), expiry),
     }
+}
+
+/// What a policy obliges to and can't be done here. A call that was permitted on that condition is not permitted then.
+fn unmet(decision: &Decision, tool: &Tool) -> Option<String> {
+    let words = decision.obligations.iter().find_map(|obligation| match obligation {
+        Obligation::VerifyAfter if tool.probe.is_some() => None,
+        Obligation::VerifyAfter => Some("read it back afterwards, and the tool has no `probe`"),
+        Obligation::DryRunFirst => Some("do a dry run first, and no tool can"),
+        Obligation::TwoPeople => Some("ask two people, and one decides here"),
+    })?;
+    Some(format!("a policy obliges to {words}; {}", decision.explanation()))
 }
 
 fn reasons(decision: &Decision) -> Vec<String> {
@@ -228,11 +266,20 @@ fn effect(effect: kernel::tool::Effect) -> policy::Effect {
     }
 }
 
-fn trust(trust: Trust) -> policy::Trust {
+pub(crate) fn trust(trust: Trust) -> policy::Trust {
     match trust {
         Trust::Untrusted => policy::Trust::Untrusted,
         Trust::Trusted => policy::Trust::Trusted,
         Trust::System => policy::Trust::System,
         Trust::Operator => policy::Trust::Operator,
+    }
+}
+
+fn believed(trust: policy::Trust) -> Trust {
+    match trust {
+        policy::Trust::Untrusted => Trust::Untrusted,
+        policy::Trust::Trusted => Trust::Trusted,
+        policy::Trust::System => Trust::System,
+        policy::Trust::Operator => Trust::Operator,
     }
 }

@@ -17,6 +17,7 @@ use crate::activity::{Activity, Attached};
 use crate::dispatch::{Dispatcher, Next};
 use crate::mcp::Remote;
 use crate::outcome::{Content, Happened};
+use crate::pipeline::Ready;
 use crate::task::Task;
 use crate::tools::{self, Asked};
 
@@ -125,6 +126,13 @@ impl Dispatcher {
                 Ok(Next::Done(Outcome::Retry { after: None, reason }))
             }
         }
+    }
+
+    /// Whether the read-back of a call shows what its answer says, as a policy wants to know.
+    pub async fn shows(&self, task: &Task, ready: &Ready) -> Result<bool, SubmitError> {
+        let Some(probe) = &ready.tool.probe else { return Ok(false) };
+        let asked = self.probe(task, probe, &ready.arguments).await?;
+        Ok(asked.is_ok_and(|asked| asked.finding == tools::Finding::Done))
     }
 
     /// Asks; in words why there is no answer.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use kernel::call::Call;
 use kernel::tool::{CallKind, Effect, HttpRequest, Probe, ToolRun, ToolSpec};
-use kernel::{RunId, RunState};
+use kernel::{RunId, RunState, Trust};
+use policy::Labels;
 use serde_json::{Map, Value};
 
 use crate::beside::{Manners, Needs};
@@ -36,6 +37,8 @@ pub(crate) struct Tool {
     pub digest: String,
     pub means: Result<Means, String>,
     pub probe: Option<Probe>,
+    /// What its author says about arguments and results.
+    pub labels: Labels,
     /// How it goes on elsewhere, for an activity that is a request.
     pub remote: Option<FollowUps>,
     /// What undoes it; in words why nothing does.
@@ -121,6 +124,15 @@ impl Tool {
                 http.inspect_err(|error| tracing::warn!(tool = spec.name, %error, "a probe can't be used")).ok()?;
             Some(Probe { http, done: probe.done.clone() })
         });
+        // The words of a server are data: they don't say what matters, nor what can be believed.
+        let labels = match spec.words() {
+            Trust::Untrusted => Ok(Labels::default()),
+            _ => Labels::new(&spec.input, spec.output.as_ref()),
+        };
+        // A label that means nothing protects nobody, so its tool can't be used.
+        let wrong = labels.as_ref().err().map(|error| format!("a label in its schema, {error}"));
+        let means = wrong.map_or(means, Err);
+        let labels = labels.unwrap_or_default();
         let input = Schema::new(&spec.input, "the arguments");
         let output = spec.output.as_ref().map(|output| Schema::new(output, "the result")).transpose();
         for error in [means.as_ref().err(), input.as_ref().err(), output.as_ref().err()].into_iter().flatten() {
@@ -136,7 +148,7 @@ impl Tool {
             None => Err("its file does not say how".to_owned()),
         };
         let remote = remote(&spec, env);
-        Self { spec, digest, means, probe, remote, compensate, input, output }
+        Self { spec, digest, means, probe, labels, remote, compensate, input, output }
     }
 
     /// How it is carried out, if its file is right.

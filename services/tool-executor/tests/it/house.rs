@@ -128,17 +128,28 @@ impl House {
         self.prepared_run(calls, &[]).await
     }
 
+    /// As [`run`](Self::run), for what an operator asks.
+    pub async fn run_for(&self, objective: &str, calls: Vec<CallRequest>) -> RunId {
+        self.run_with(objective, calls, &[], None).await
+    }
+
     /// A run whose workspace has these files, and whose first turn asks for these calls.
     pub async fn prepared_run(&self, calls: Vec<CallRequest>, files: &[(&str, &str)]) -> RunId {
-        self.run_with(calls, files, None).await
+        self.run_with("Test.", calls, files, None).await
     }
 
     /// A run whose first turn asks for these calls, and waits.
     pub async fn run_that(&self, calls: Vec<CallRequest>, wait: Option<WaitRequest>) -> RunId {
-        self.run_with(calls, &[], wait).await
+        self.run_with("Test.", calls, &[], wait).await
     }
 
-    async fn run_with(&self, calls: Vec<CallRequest>, files: &[(&str, &str)], wait: Option<WaitRequest>) -> RunId {
+    async fn run_with(
+        &self,
+        objective: &str,
+        calls: Vec<CallRequest>,
+        files: &[(&str, &str)],
+        wait: Option<WaitRequest>,
+    ) -> RunId {
         let run = RunId::mint();
         for (name, content) in files {
             let folder = self.path("workspaces").join(run.to_string());
@@ -149,8 +160,8 @@ impl House {
             tenant: TenantId::default(),
             agent: self.agent.clone(),
             agent_digest: self.digest.clone(),
-            objective: Block::new("Test.", Trust::Operator, "operator:test"),
-            input: Block::new("Test.", Trust::Operator, "operator:test"),
+            objective: Block::new(objective, Trust::Operator, "operator:test"),
+            input: Block::new(objective, Trust::Operator, "operator:test"),
             acceptance: Vec::new(),
             limits: Default::default(),
             conversation_id: None,

@@ -13,6 +13,7 @@ mod house;
 mod later;
 mod mcp;
 mod mcp_servers;
+mod provenance;
 mod refusals;
 mod requests;
 mod schedules;
