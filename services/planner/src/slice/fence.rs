@@ -87,8 +87,10 @@ pub fn label(source: &str) -> String {
 pub fn clean(text: &str) -> String {
     let hidden = |c: char| {
         (c.is_control() && c != '\n' && c != '\t')
-            || matches!(c, '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FEFF}')
-            || matches!(c, '\u{E0000}'..='\u{E007F}')
+            || matches!(c, '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{180B}'..='\u{180F}' | '\u{2028}' | '\u{2029}')
+            || matches!(c, '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{3164}')
+            // Variation selectors can carry any bytes; the last of them is left, since it only makes symbols colourful.
+            || matches!(c, '\u{FE00}'..='\u{FE0E}' | '\u{FEFF}' | '\u{FFA0}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E0FFF}')
     };
     let text = text.replace("\r\n", "\n");
     if !text.contains(hidden) {

@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "tests read better with JSON by value")]
 
 mod candidates;
+mod redteam;
 mod remote;
 mod scenarios;
 mod sim;
