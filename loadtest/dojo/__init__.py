@@ -1,0 +1,1 @@
+"""AgentDojo's tools as ours, and a model that does whatever it reads."""

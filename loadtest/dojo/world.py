@@ -1,0 +1,69 @@
+"""The outside: AgentDojo's functions over HTTP, each case in an environment of its own."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class World:
+    """`POST /FUNCTION` with the arguments calls it. The argument `case` names the case and the step."""
+
+    def __init__(self, suites, cases):
+        from agentdojo.functions_runtime import FunctionsRuntime
+
+        self._runtimes = {name: FunctionsRuntime(suite.tools) for name, suite in suites.items()}
+        self._cases = {case.name: (case, case.environment.model_copy(deep=True), threading.Lock()) for case in cases}
+        self._server = None
+        self.url = None
+        # What was carried out: case and number of the step.
+        self.done = []
+
+    def start(self):
+        handler = type("Handler", (_Handler,), {"world": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def call(self, function, arguments):
+        """Status and JSON."""
+        name, _, number = str(arguments.pop("case", "")).partition(".")
+        if name not in self._cases or not number.isdigit():
+            return 404, {"error": "no such case"}
+        case, environment, lock = self._cases[name]
+        with lock:
+            self.done.append((name, int(number)))
+            result, error = self._runtimes[case.suite].run_function(environment, function, arguments)
+        return (422, {"error": error}) if error else (200, _plain(result))
+
+
+def _plain(value):
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    world = None
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status, answer = self.world.call(self.path.strip("/"), json.loads(body or b"{}"))
+        content = json.dumps(answer, default=str).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        """The world keeps its own record."""
