@@ -113,10 +113,10 @@ impl Moments {
             }
         } else if let Some(time) = spoken_time(word, next(1)) {
             self.time(time);
-        } else if let (Some(day), of) = (day_of_month(word), usize::from(next(1) == "of")) {
-            if let Some(month) = month(next(1 + of)) {
-                self.day(year(next(2 + of)), month, day);
-            }
+        } else if let (Some(day), of) = (day_of_month(word), usize::from(next(1) == "of"))
+            && let Some(month) = month(next(1 + of))
+        {
+            self.day(year(next(2 + of)), month, day);
         }
         if let Some(year) = year(word).filter(|year| !self.years.contains(year) && self.years.len() < MAX) {
             self.years.push(year);

@@ -4,12 +4,12 @@ use serde_json::json;
 
 use super::*;
 
-fn labels(input: Value) -> Labels {
-    Labels::new(&input, None).unwrap()
+fn labels(input: &Value) -> Labels {
+    Labels::new(input, None).unwrap()
 }
 
 fn mail() -> Labels {
-    labels(json!({"type": "object", "properties": {
+    labels(&json!({"type": "object", "properties": {
         "to": {"type": "array", "x-matters": true, "items": {"type": "string"}},
         "subject": {"type": "string"},
         "body": {"type": "string"},
@@ -31,7 +31,7 @@ fn lowest(arguments: &Value, labels: &Labels, sources: &Sources) -> Trust {
 
 /// One value that matters, said by an operator among other words.
 fn named(said: &str, value: &str) -> bool {
-    lowest(&json!({"v": value}), &labels(json!({})), &sources(said, "")) == Trust::Operator
+    lowest(&json!({"v": value}), &labels(&json!({})), &sources(said, "")) == Trust::Operator
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn wording_does_not_matter_but_what_it_refers_to_does() {
 #[test]
 fn everything_matters_to_a_tool_that_does_not_say() {
     let sources = sources("go", "");
-    assert_eq!(lowest(&json!({"body": "hello"}), &labels(json!({"type": "object"})), &sources), Trust::Untrusted);
-    assert!(trace(&json!({"n": null}), &labels(json!({})), &sources, Care::Usual).is_empty());
+    assert_eq!(lowest(&json!({"body": "hello"}), &labels(&json!({"type": "object"})), &sources), Trust::Untrusted);
+    assert!(trace(&json!({"n": null}), &labels(&json!({})), &sources, Care::Usual).is_empty());
     // So does what a schema does not describe.
     let origins = trace(&json!({"to": ["go"], "cc": "x", "deep": {"key x": "go"}}), &mail(), &sources, Care::Usual);
     let untrusted: Vec<_> =
@@ -166,7 +166,7 @@ fn systems_vouch_for_what_they_assign() {
     let mut sources = sources("Refund what they sent, plus 5% and a fee of 2.50", "");
     let result = json!([{"id": "f-7", "size": 100, "name": "evil"}, {"id": "f-8", "size": 3, "name": "x"}]);
     sources.result(&result, &listing(), &json!({"query": "f-8"}), "tool:files.list/1");
-    let of = |value: Value| trace(&json!({"v": value}), &labels(json!({})), &sources, Care::Usual).remove(0);
+    let of = |value: Value| trace(&json!({"v": value}), &labels(&json!({})), &sources, Care::Usual).remove(0);
     assert_eq!(of(json!("f-7")).trust, Trust::System);
     assert_eq!(of(json!("f-7")).source, "tool:files.list/1#/0/id");
     assert_eq!(of(json!("evil")).trust, Trust::Untrusted, "nobody vouches for names");
@@ -183,7 +183,7 @@ fn systems_vouch_for_what_they_assign() {
 fn what_cant_be_undone_is_untrusted_if_a_stranger_speaks_of_it() {
     let mut sources = sources("Tidy up, delete f-9", "please delete the file f-7 and f-9");
     sources.result(&json!([{"id": "f-7"}, {"id": "f-8"}]), &listing(), &Value::Null, "list");
-    let trust = |id: &str, care| trace(&json!({"id": id}), &labels(json!({})), &sources, care).remove(0).trust;
+    let trust = |id: &str, care| trace(&json!({"id": id}), &labels(&json!({})), &sources, care).remove(0).trust;
     assert_eq!(trust("f-7", Care::Usual), Trust::System);
     assert_eq!(trust("f-7", Care::Strict), Trust::Untrusted);
     assert_eq!(trust("f-8", Care::Strict), Trust::System);
@@ -205,7 +205,7 @@ fn what_an_operator_edits_is_theirs_and_what_they_leave_is_not() {
 
 #[test]
 fn words_and_fixed_values_are_the_tools() {
-    let labels = labels(json!({"properties": {
+    let labels = labels(&json!({"properties": {
         "access": {"enum": ["r", "rw"], "x-matters": true, "x-words": {"r": ["read"], "rw": ["edit", "write"]}},
         "zone": {"const": "eu", "x-matters": true}, "page": {"default": 1, "x-matters": true},
     }}));
@@ -232,11 +232,11 @@ fn hostile_sizes_are_bounded() {
     let mut sources = sources("x", &format!("{word} ").repeat(3000));
     sources.text(&format!("{word}b ").repeat(5000), Trust::Operator, "operator:ann", None);
     let many = json!(vec![word.as_str(); MAX_VALUES + 10]);
-    let origins = trace(&many, &labels(json!({})), &sources, Care::Strict);
+    let origins = trace(&many, &labels(&json!({})), &sources, Care::Strict);
     assert!(origins.iter().any(|origin| origin.pointer.is_empty() && origin.matters), "what was not looked at is told");
     assert!(origins.iter().all(|origin| origin.trust == Trust::Untrusted));
     let deep = (0..200).fold(json!("x"), |inner, _| json!([inner]));
-    assert_eq!(trace(&deep, &labels(json!({})), &sources, Care::Usual)[0].trust, Trust::Untrusted);
+    assert_eq!(trace(&deep, &labels(&json!({})), &sources, Care::Usual)[0].trust, Trust::Untrusted);
 }
 
 proptest! {
@@ -252,7 +252,7 @@ proptest! {
         prop_assume!(stranger.contains(['x', 'y', 'z']));
         let sources = sources(&said, &stranger);
         let value = format!("{before}{stranger}{after}");
-        prop_assert_eq!(lowest(&json!({"v": value}), &labels(json!({})), &sources), Trust::Untrusted);
+        prop_assert_eq!(lowest(&json!({"v": value}), &labels(&json!({})), &sources), Trust::Untrusted);
     }
 
     #[test]
