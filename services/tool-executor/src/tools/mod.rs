@@ -263,7 +263,7 @@ impl Tools {
         let command = match means {
             Means::Builtin(Builtin::ShellRun) => process::shell(&self.process, &workspace, invocation),
             Means::Process(program) => process::program(&self.process, &workspace, &self.secrets, program, invocation),
-            Means::Builtin(_) | Means::Http(_) => Err(ToolError::final_(
+            Means::Builtin(_) | Means::Http(_) | Means::Mcp(_) => Err(ToolError::final_(
                 "misconfigured",
                 "only a command goes on by itself; its file must say `kind: call`",
             )),
