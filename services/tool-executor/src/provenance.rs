@@ -52,7 +52,7 @@ pub(crate) async fn trace(
         after = last.seq;
         // An event that can't be read is as if it had not been seen.
         for event in page.iter().filter_map(|stored| stored.decode().ok()) {
-            seen.event(event.data, event.at.to_zoned(TimeZone::UTC).date());
+            seen.event(event.data, TimeZone::UTC.to_datetime(event.at).date());
         }
         if page.len() < PAGE as usize {
             break;
