@@ -40,7 +40,7 @@ pub struct Options {
 
 /// Publishes the build, lets the observer read it, and measures the parts of its work by themselves.
 pub async fn measure(options: &Options) -> Result<Value, Error> {
-    let mut world = World::open(&options.stores).await?;
+    let world = World::open(&options.stores).await?;
     let frames = build::frames(options.lines);
     let published = Instant::now();
     world.publish(&frames).await?;
