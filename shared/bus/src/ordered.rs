@@ -130,6 +130,11 @@ impl OrderedPull {
         }
     }
 
+    /// When the stream was made: its messages are numbered from 1 on since then.
+    pub fn stream_made(&self) -> Option<Timestamp> {
+        self.stream_made
+    }
+
     /// The name of the consumer that is followed.
     pub fn consumer(&self) -> &str {
         &self.spec.name

@@ -16,6 +16,8 @@ pub struct ConsumerStatus {
     pub redelivered: u64,
     /// Requests for messages that are open, of all instances together.
     pub waiting: u64,
+    /// The message of the stream through which all of its own are acknowledged; 0 if none is.
+    pub acknowledged: u64,
 }
 
 /// Where a stream stands.
@@ -25,6 +27,8 @@ pub struct StreamStatus {
     pub messages: u64,
     /// Bytes on disk.
     pub bytes: u64,
+    /// The number of its first message, from 1; one more than the last if there is none.
+    pub first_seq: u64,
     /// The number of its last message, from 1; 0 if there never was one.
     pub last_seq: u64,
 }
@@ -47,6 +51,7 @@ impl Bus {
             unacknowledged: info.num_ack_pending as u64,
             redelivered: info.num_redelivered as u64,
             waiting: info.num_waiting as u64,
+            acknowledged: info.ack_floor.stream_sequence,
         })
     }
 
@@ -59,6 +64,11 @@ impl Bus {
             .await
             .map_err(|error| BusError::Status { what: format!("stream {full}"), source: error.into() })?;
         let state = &stream.cached_info().state;
-        Ok(StreamStatus { messages: state.messages, bytes: state.bytes, last_seq: state.last_sequence })
+        Ok(StreamStatus {
+            messages: state.messages,
+            bytes: state.bytes,
+            first_seq: state.first_sequence,
+            last_seq: state.last_sequence,
+        })
     }
 }

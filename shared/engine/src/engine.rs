@@ -264,6 +264,18 @@ impl Engine {
         crate::Segments::new(self.pool().clone())
     }
 
+    /// Actions on services.
+    #[must_use]
+    pub fn actions(&self) -> crate::Actions {
+        crate::Actions::new(self.pool().clone())
+    }
+
+    /// Watched services.
+    #[must_use]
+    pub fn services(&self) -> crate::Services {
+        crate::Services::new(self.pool().clone())
+    }
+
     /// Requests that carried an idempotency key.
     #[must_use]
     pub fn idempotency(&self) -> crate::IdempotencyKeys {

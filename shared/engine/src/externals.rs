@@ -26,6 +26,14 @@ pub(crate) use claim::claim_earlier;
 pub(crate) use earlier::{Candidate, Earlier};
 pub use waits::{MATCHES, WaitMatch};
 
+/// The source of what the observer concludes beside runs. It is no source that anybody outside may name.
+pub const OBSERVER: &str = "observer";
+/// A watched service is not well.
+pub const HEALTH_FIRING: &str = "observer.health.firing";
+/// It is well again.
+pub const HEALTH_RECOVERED: &str = "observer.health.recovered";
+/// What came of an action that no run asked about.
+pub const ACTION_CONCLUDED: &str = "observer.action.concluded";
 /// The longest resource key, in bytes: what Postgres can index.
 pub const MAX_RESOURCE_KEY: usize = 1024;
 

@@ -14,12 +14,14 @@
 //! | schedules | `schedules/` |
 //! | how waits meet outside events | `externals.rs`, `externals/`, `lookback.rs`, `matching.rs` |
 
+mod actions;
 mod agents;
 mod append;
 mod audit;
 mod batch;
 mod catalog;
 mod digest;
+mod economics;
 mod engine;
 mod error;
 mod externals;
@@ -43,11 +45,13 @@ mod projection;
 mod reads;
 mod retention;
 mod schedules;
+mod services;
 mod snapshot;
 pub mod testing;
 mod timers;
 
 pub use crate::engine::{Committed, Engine};
+pub use actions::*;
 pub use agents::*;
 pub use audit::{AuditOptions, AuditReport, AuditViolation, audit};
 pub use catalog::*;
@@ -68,4 +72,5 @@ pub use pace::{Pace, Standing};
 pub use reads::*;
 pub use retention::{Removed, Retention};
 pub use schedules::*;
+pub use services::*;
 pub use timers::*;

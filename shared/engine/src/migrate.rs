@@ -83,9 +83,9 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
     let types: Vec<_> =
         EventData::TYPES.iter().filter(|name| role.may_write(name)).map(|name| format!("'{name}'")).collect();
     let own_tables = match role {
-        Role::Ingress => "external_events, agents, agent_heads, idempotency_keys, schedules, firings",
-        Role::Observer => "observer_checkpoints",
-        Role::Artifact => "signal_segments",
+        Role::Ingress => "external_events, agents, agent_heads, idempotency_keys, schedules, firings, actions",
+        Role::Observer => "observer_checkpoints, actions, action_slices, service_checkpoints, alerts, signal_gaps",
+        Role::Artifact => "signal_segments, service_segments",
         Role::Scheduler => "inbox, idempotency_keys, schedules, firings",
         Role::ToolExecutor => "mcp_tools, mcp_tasks, schedules",
         _ => "outbox",
@@ -125,6 +125,8 @@ fn special_rights(role: Role, name: &str) -> Vec<String> {
         Role::Planner => vec![format!(
             "grant update (claimed_run, claimed_wait, claimed_leaf, claimed_at) on external_events to {name}"
         )],
+        // What it concludes beside runs is recorded like an event from outside; ingress brings it on.
+        Role::Observer => vec![format!("grant insert on external_events to {name}")],
         // It publishes the events of schedules. It forgets. The log itself gets smaller only through this function, which looks at what it removes.
         Role::Scheduler => vec![
             format!("grant insert, delete on external_events to {name}"),

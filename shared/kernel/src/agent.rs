@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::observe::ObserveRule;
-use crate::{budget::Limits, tool::ToolRun, units::Duration};
+use crate::{budget::Limits, tool::ToolRun, units::Duration, watch::Watch};
 
 /// An agent definition. A run keeps the version with which it started, by digest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +33,9 @@ pub struct AgentSpec {
     /// What turns signals into observations.
     #[serde(default)]
     pub observe: Vec<ObserveRule>,
+    /// Services that are watched, beside and between runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<Watch>,
     /// What a run may spend.
     #[serde(default)]
     pub budget: Limits,
@@ -100,7 +103,11 @@ pub struct Trigger {
     #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// What the run starts with.
+    #[serde(default)]
     pub start: Start,
+    /// The service whose signal the event is: it becomes a record among the service's logs, and starts no run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
 }
 
 /// What a triggered run starts with. The event itself is added as untrusted data.

@@ -361,7 +361,7 @@ pub struct Observation {
 }
 
 /// An excerpt of raw output and where it stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     /// The lines.
     pub excerpt: String,
@@ -371,6 +371,13 @@ pub struct Evidence {
     pub line: u64,
     /// The rule that picked it.
     pub rule: String,
+    /// The service whose log it is from. Then `offset` is the number of the message that held it, and `line` its place there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// When that message was stored: message numbers begin anew if a stream is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub at: Option<Timestamp>,
 }
 
 /// Signals behind an observation, since the start of the call.

@@ -103,6 +103,9 @@ uuid_id!(
 uuid_id!(
     /// An ordered set of runs that share history with one user.
     ConversationId, "conversation id");
+uuid_id!(
+    /// Something that somebody did to a watched service.
+    ActionId, "action id");
 
 impl RunId {
     /// The W3C trace id of everything that this run causes (32 hex digits).

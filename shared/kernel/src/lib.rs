@@ -3,6 +3,7 @@
 //! [`decide`] turns a [`Command`] into [`Event`]s, [`apply`] folds events into a [`RunState`]. Everything that a service
 //! may do to a run goes through the two, so they can be tested and simulated by the million.
 
+pub mod action;
 pub mod agent;
 mod apply;
 pub mod audit;
@@ -10,6 +11,7 @@ pub mod budget;
 pub mod call;
 pub mod command;
 mod decide;
+pub mod economics;
 pub mod event;
 pub mod ids;
 #[cfg(not(feature = "mutants"))]
@@ -27,12 +29,15 @@ mod trust;
 pub mod units;
 mod upcast;
 pub mod wait;
+pub mod watch;
 
 pub use apply::{HeadlessLog, apply};
 pub use command::{Command, Role};
 pub use decide::{Decision, decide};
 pub use event::{Cause, DecodeError, Event, EventData, Recorded};
-pub use ids::{ApprovalId, ArtifactId, CallId, ConversationId, IdError, RunId, Seq, TenantId, TimerId, TurnId, WaitId};
+pub use ids::{
+    ActionId, ApprovalId, ArtifactId, CallId, ConversationId, IdError, RunId, Seq, TenantId, TimerId, TurnId, WaitId,
+};
 pub use jiff::Timestamp;
 pub use rejection::Rejection;
 pub use state::{RunState, STATE_VERSION};

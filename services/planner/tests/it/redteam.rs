@@ -85,7 +85,12 @@ fn whatever_strangers_write_stays_data_at_every_door() {
             changed: "A test failed.".to_owned(),
             anomaly: true,
             decision: Some("a test failed".to_owned()),
-            evidence: vec![Evidence { excerpt: text.to_owned(), offset: 0, line: 1, rule: "failure".to_owned() }],
+            evidence: vec![Evidence {
+                excerpt: text.to_owned(),
+                line: 1,
+                rule: "failure".to_owned(),
+                ..Evidence::default()
+            }],
             missing: None,
             counts: Default::default(),
         }));

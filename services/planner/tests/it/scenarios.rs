@@ -33,7 +33,13 @@ fn exit(code: i32) -> Exit {
 /// What an observer says at the end of a pipeline.
 fn conclude(sim: &mut Sim, code: i32, evidence: &str) {
     let call = sim.start_call("shell.run");
-    let evidence = Evidence { excerpt: evidence.to_owned(), offset: 88_000, line: 5_990, rule: "failure".to_owned() };
+    let evidence = Evidence {
+        excerpt: evidence.to_owned(),
+        offset: 88_000,
+        line: 5_990,
+        rule: "failure".to_owned(),
+        ..Evidence::default()
+    };
     let observation = Observation {
         call_id: Some(call.request.call_id),
         phase: if code == 0 { "completed" } else { "failure" }.to_owned(),

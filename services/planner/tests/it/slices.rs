@@ -156,6 +156,7 @@ fn evidence_of_an_observation_is_shown_as_data() {
             offset: 7,
             line: 12,
             rule: "failure".to_owned(),
+            ..Evidence::default()
         }],
         missing: None,
         counts: Default::default(),

@@ -10,6 +10,9 @@ use crate::matching::Filter;
 /// The largest file that is taken, in bytes.
 pub const MAX_FILE_BYTES: usize = 256 * 1024;
 
+/// Most bytes of the name of a service.
+const SERVICE_BYTES: usize = 128;
+
 /// What is wrong with an agent file or a tool file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}", place(*.line, *.column))]
@@ -108,6 +111,7 @@ fn problem(spec: &AgentSpec) -> Option<Problem<'_>> {
         .or_else(|| names_problem(spec))
         .or_else(|| spec.triggers.iter().find_map(trigger_problem))
         .or_else(|| spec.observe.iter().find_map(super::observe::problem))
+        .or_else(|| super::watch::problem(&spec.watch, &spec.tools))
         .or_else(|| amounts_problem(spec))
 }
 
@@ -164,7 +168,11 @@ fn trigger_problem(trigger: &Trigger) -> Option<Problem<'_>> {
             "`on` would fit every event: name a type, such as `github.push` or `github.*`",
         ));
     }
-    if trigger.start.input.trim().is_empty() {
+    if trigger.signal.as_ref().is_some_and(|service| service.trim().is_empty() || service.len() > SERVICE_BYTES) {
+        let words = format!("`signal` names the service whose record the event becomes, in 1 to {SERVICE_BYTES} bytes");
+        return Some(Problem::new("signal", words));
+    }
+    if trigger.signal.is_none() && trigger.start.input.trim().is_empty() {
         return Some(Problem::new("start", "`start` needs an `input`: what the run is to reach"));
     }
     let filter = trigger.filter.as_deref()?;

@@ -3,6 +3,7 @@
 mod cache;
 mod file;
 mod observe;
+mod watch;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::{
 };
 use cache::Cache;
 
-pub use cache::AgentTrigger;
+pub use cache::{AgentTrigger, AgentWatch};
 pub use file::{AgentFileError, MAX_FILE_BYTES, parse};
 pub(crate) use file::{Problem, is_name, is_tool_name, read_yaml};
 
@@ -186,6 +187,24 @@ impl Agents {
         let triggers: Arc<[AgentTrigger]> = heads.iter().flat_map(|head| AgentTrigger::all_of(&head.version)).collect();
         self.cache.keep_triggers(tenant, &triggers);
         Ok(triggers)
+    }
+
+    /// The services that the agents of this tenant watch. Changes by others show within a second.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn watches(&self, tenant: &TenantId) -> Result<Arc<[AgentWatch]>, EngineError> {
+        if let Some(watches) = self.cache.watches(tenant) {
+            return Ok(watches);
+        }
+        let _reading = self.cache.reading().await;
+        if let Some(watches) = self.cache.watches(tenant) {
+            return Ok(watches);
+        }
+        let heads = self.list(tenant).await?;
+        let watches: Arc<[AgentWatch]> = heads.iter().flat_map(|head| AgentWatch::all_of(&head.version)).collect();
+        self.cache.keep_watches(tenant, &watches);
+        Ok(watches)
     }
 }
 

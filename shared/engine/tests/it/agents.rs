@@ -63,7 +63,7 @@ async fn triggers_are_ready_to_be_tried() {
     agents.put(&tenant, &yaml("one", "data.ok"), "ann").await.unwrap();
     let triggers = agents.triggers(&tenant).await.unwrap();
     assert_eq!(triggers.len(), 1, "one's own change shows at once");
-    assert!(triggers[0].wants("github.push") && !triggers[0].wants("gitlab.push"));
+    assert!(triggers[0].wants("github", "github.push") && !triggers[0].wants("gitlab", "gitlab.push"));
     let filter = triggers[0].filter.as_ref().unwrap();
     assert_eq!(filter.matches(&serde_json::json!({"data": {"ok": true}})), Ok(true));
     assert_eq!(triggers[0].trigger().unwrap().start.input, "one");
