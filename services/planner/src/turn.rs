@@ -358,11 +358,15 @@ impl Turns {
 
     async fn commit(&self, open: &mut Open<'_>, outcome: TurnOutcome, traceparent: &str) -> Result<Tried, TurnError> {
         let key = format!("turn/{}/{}", open.turn_id, uuid::Uuid::now_v7());
+        let is_false_wake = kernel::economics::changes_nothing(&open.state, &outcome);
         let command = Command::CommitTurn(Box::new(outcome));
         match self.submit(&Asking { traceparent: Some(traceparent), ..open.asking() }, command, &key).await {
             Ok(committed) => {
                 let is_ours = |event: &kernel::Event| matches!(event.data, kernel::EventData::TurnCompleted(_));
                 let ours = committed.duplicate || committed.events.iter().any(is_ours);
+                if ours && is_false_wake {
+                    metrics::counter!("planner_false_wakes_total").increment(1);
+                }
                 Ok(if ours { Tried::Committed } else { Tried::Moot })
             }
             Err(SubmitError::Rejected(Rejection::InvalidOutcome(problems))) => {

@@ -307,6 +307,7 @@ impl Committer {
             match fate(&pending) {
                 Fate::Committed => {
                     let Pending { events, after, .. } = pending;
+                    crate::economics::committed(&events);
                     job.answer(Ok(Committed { events, state: after, duplicate: false }));
                 }
                 Fate::Duplicate => self.answer_duplicate(job).await,

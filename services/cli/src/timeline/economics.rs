@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use kernel::{ApprovalId, CallId, EventData, budget::Usage, call::SignalCounts, wait::WakeKind};
+use kernel::{
+    ApprovalId, CallId, Event, EventData, budget::Usage, call::SignalCounts, economics::Economics as Waking,
+    wait::WakeKind,
+};
 use serde::Serialize;
 
 use super::words::{bytes, count, dollars, many, span};
@@ -42,6 +45,8 @@ pub struct Economics {
     pub tool_calls: u64,
     /// Of those, approved by a person.
     pub approved: u64,
+    /// What waking cost and saved, as `GET /v1/runs/{id}/economics` has it.
+    pub waking: Waking,
     #[serde(skip)]
     counts: BTreeMap<Option<CallId>, SignalCounts>,
     /// Questions about calls.
@@ -71,6 +76,7 @@ impl Economics {
     pub fn add(&mut self, event: &EventView, data: &EventData) {
         let first = *self.first.get_or_insert(event.at);
         self.took_ms = millis(event.at.duration_since(first));
+        self.waking.add(&Event { seq: event.seq, at: event.at, data: data.clone() });
         match data {
             EventData::RunRunnable(runnable) => {
                 if let Some(kind) = runnable.wake {
@@ -149,6 +155,7 @@ impl Economics {
             lines.push(row("suppressed", format!("{} that would have changed nothing", count(signals.suppressed))));
         }
         lines.push(row("wakes", self.wakes_in_words()));
+        lines.extend(self.saved_in_words().map(|words| row("wakes saved", words)));
         lines.push(row("tool calls", self.calls_in_words()));
         lines.push(row("model calls", self.model_in_words()));
         if !self.tokens_per_turn.is_empty() {
@@ -170,6 +177,20 @@ impl Economics {
             0 => "none".to_owned(),
             all => format!("{} ({})", count(all), kinds.join(", ")),
         }
+    }
+
+    /// What was gathered into other wakes, and what was in vain; nothing if there is nothing to say.
+    fn saved_in_words(&self) -> Option<String> {
+        let Waking { coalesced, false_wakes, tokens_per_wake, .. } = &self.waking;
+        if self.wakes() == 0 {
+            return None;
+        }
+        let in_vain = match false_wakes {
+            0 => "none in vain".to_owned(),
+            several => format!("{} in vain", count(*several)),
+        };
+        let tokens = tokens_per_wake.map(|tokens| format!(", {} tokens for each", count(tokens))).unwrap_or_default();
+        Some(format!("{} gathered into others, {in_vain}{tokens}", count(*coalesced)))
     }
 
     fn calls_in_words(&self) -> String {

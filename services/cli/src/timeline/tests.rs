@@ -103,8 +103,13 @@ impl Story {
     }
 
     fn observes(&self, name: &str, changed: &str, decision: Option<&str>, lines: u64) -> ObservationRecorded {
-        let evidence =
-            Evidence { excerpt: "FAIL: adds two numbers\nmore".into(), offset: 0, line: lines, rule: "FAIL".into() };
+        let evidence = Evidence {
+            excerpt: "FAIL: adds two numbers\nmore".into(),
+            offset: 0,
+            line: lines,
+            rule: "FAIL".into(),
+            ..Evidence::default()
+        };
         ObservationRecorded {
             observation: Observation {
                 call_id: Some(CallId::derive(self.run, name)),

@@ -7,12 +7,14 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
 use engine::Reads;
+use kernel::economics::Economics;
 use kernel::{RunId, Seq, TenantId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::event::{EventView, seq_of};
 use super::runs::page_size;
+use super::schema;
 use super::turn::{self, TurnView};
 use super::why::{self, Why};
 use crate::auth::Viewer;
@@ -31,6 +33,7 @@ pub(crate) fn router(api: EventsApi) -> Router {
     Router::new()
         .route("/runs/{run_id}/events", get(list))
         .route("/runs/{run_id}/stream", get(stream))
+        .route("/runs/{run_id}/economics", get(economics))
         .route("/runs/{run_id}/turns/{number}", get(show_turn))
         .route("/runs/{run_id}/why/{event_id}", get(explain))
         .with_state(api)
@@ -79,6 +82,41 @@ pub(crate) async fn list(
     let full = u32::try_from(events.len()).is_ok_and(|read| read == limit);
     let next = events.last().filter(|_| full).map(|event| event.seq);
     Ok(Json(EventPage { items: events.into_iter().map(EventView::from).collect(), next }))
+}
+
+/// What waking cost and saved
+///
+/// Signals in, observations out, wakes by kind, how many were asked for and gathered into others, what woke nobody, wakes whose
+/// turn changed nothing, and tokens for each wake: over all events of the run, up to `seq`.
+#[utoipa::path(
+    get, path = "/v1/runs/{run_id}/economics", tag = "events",
+    params(("run_id" = uuid::Uuid, Path, description = "Which run")),
+    responses((status = 200, description = "The figures", body = schema::Economics)),
+)]
+pub(crate) async fn economics(
+    Viewer(principal): Viewer,
+    State(api): State<EventsApi>,
+    Segments(run): Segments<String>,
+) -> Result<Json<Economics>, Problem> {
+    let run = known_run(&api.reads, &principal.tenant, &run).await?;
+    let mut economics = Economics::default();
+    loop {
+        let events = api.reads.events(&principal.tenant, run, economics.seq, engine::MAX_ROWS).await?;
+        let is_last = u32::try_from(events.len()).is_ok_and(|read| read < engine::MAX_ROWS);
+        for stored in &events {
+            match stored.decode() {
+                Ok(event) => economics.add(&event),
+                // A newer version wrote it: it counts for nothing here, and the others go on.
+                Err(error) => {
+                    tracing::warn!(%run, seq = stored.seq, %error, "an event is not counted");
+                    economics.seq = stored.seq;
+                }
+            }
+        }
+        if is_last {
+            return Ok(Json(economics));
+        }
+    }
 }
 
 /// How to open a stream.
