@@ -19,6 +19,10 @@ pub struct Config {
     pub auth: AuthMode,
     /// Largest request body, in bytes.
     pub body_limit_bytes: usize,
+    /// Largest body of log records or metrics, in bytes; packed ones may unpack to eight times as much.
+    pub log_body_limit_bytes: usize,
+    /// Log records that one service may send in a second, over HTTP; more are answered with 429. 0 is no limit.
+    pub log_records_per_second: u64,
     /// Runs of one tenant that may be under way at once; further ones are queued. 0 is no limit.
     pub max_running: u64,
     /// Share of runs whose spans are exported, from 0 to 1; decided when a run is created.
@@ -49,6 +53,8 @@ impl Default for Config {
             tokens: PathBuf::new(),
             auth: AuthMode::Required,
             body_limit_bytes: 1024 * 1024,
+            log_body_limit_bytes: 4 * 1024 * 1024,
+            log_records_per_second: 20_000,
             max_running: 0,
             trace_ratio: 1.0,
             heartbeat_seconds: 15,

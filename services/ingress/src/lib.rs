@@ -7,6 +7,7 @@
 //! | how errors look | `problem.rs` |
 //! | how a run is started | `runs.rs` |
 //! | what an event from outside does | `inbound/` |
+//! | log records and metrics on their way in | `logs.rs`, `api/logs.rs` |
 //! | streams of a run | `stream.rs`, `live.rs` |
 
 mod api;
@@ -16,6 +17,7 @@ mod config;
 mod console;
 mod inbound;
 mod live;
+mod logs;
 mod problem;
 mod runs;
 mod snapshot;
@@ -31,16 +33,20 @@ use kernel::Role;
 use service::Ctx;
 use tokio_util::task::TaskTracker;
 
+use api::actions::ActionsApi;
 use api::approvals::ApprovalsApi;
 use api::artifacts::ArtifactsApi;
 use api::cloudevents::EventsInApi;
 use api::control::ControlApi;
 use api::events::EventsApi;
+use api::logs::LogsApi;
 use api::runs::RunsApi;
 use api::schedules::SchedulesApi;
+use api::services::ServicesApi;
 use auth::{Auth, TokenFileError, Tokens};
 use inbound::Inbound;
 use live::Live;
+use logs::Logs;
 use runs::Runs;
 use snapshot::Snapshots;
 use stream::Streams;
@@ -166,9 +172,13 @@ fn resources(
 ) -> Result<Vec<Router>, Error> {
     let config = &ctx.config;
     let (reads, bus) = (engine.reads(), engine.bus().clone());
+    let logs = Logs::new(&bus, config.log_records_per_second);
+    ctx.shutdown.spawn_background(logs.clone().follow_readers(bus.clone(), ctx.shutdown.closing()));
     let streams = Streams::new(engine, live, config.heartbeat(), ctx.shutdown.stopping());
     let limits = CloudEventLimits { max_bytes: config.body_limit_bytes, ..CloudEventLimits::default() };
     let common = &config.common;
+    let artifacts = ArtifactsApi::new(reads.clone(), &common.artifact_url, common.internal_token.clone())?;
+    let publisher = bus.publisher();
     Ok(vec![
         api::runs::router(RunsApi {
             runs: runs.clone(),
@@ -180,7 +190,10 @@ fn resources(
         api::control::router(ControlApi { engine: engine.clone(), reads: reads.clone(), tracer: ctx.tracer.clone() }),
         api::waits::router(reads.clone()),
         api::approvals::router(ApprovalsApi { reads: reads.clone(), bus }),
-        api::artifacts::router(ArtifactsApi::new(reads, &common.artifact_url, common.internal_token.clone())?),
+        api::artifacts::router(artifacts.clone()),
+        api::services::router(ServicesApi { services: engine.services(), artifacts }),
+        api::actions::router(ActionsApi { actions: engine.actions(), reads, publisher }),
+        api::logs::router(LogsApi { logs, limit: config.log_body_limit_bytes }),
         api::cloudevents::router(EventsInApi { inbound: inbound.clone(), limits }),
         api::agents::router(runs.agents().clone()),
         api::session::router(),

@@ -118,6 +118,11 @@ impl Problem {
         self
     }
 
+    /// What happened, for people.
+    pub(crate) fn detail(&self) -> &str {
+        &self.details.detail
+    }
+
     #[must_use]
     pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));

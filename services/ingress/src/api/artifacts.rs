@@ -124,6 +124,11 @@ pub(crate) async fn content(
     Ok(response)
 }
 
+fn unreachable(error: &reqwest::Error) -> Problem {
+    tracing::warn!(%error, "the artifact service does not answer");
+    Problem::unavailable("artifact_unavailable", "the artifact service does not answer at the moment")
+}
+
 /// RFC 6266, with the name percent-encoded throughout.
 fn disposition(name: &str) -> String {
     let encoded: String = name
@@ -137,6 +142,35 @@ fn disposition(name: &str) -> String {
 }
 
 impl ArtifactsApi {
+    /// What the artifact service answers on a path of its own, with its headers that say where the answer stands.
+    pub(crate) async fn pass(&self, path: &str) -> Result<Response, Problem> {
+        let answer = self.http.get(format!("{}{path}", self.url)).bearer_auth(self.token.expose()).send().await;
+        let answer = answer.map_err(|error| unreachable(&error))?;
+        let status = answer.status();
+        if status.is_server_error() || matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            tracing::warn!(%status, "the artifact service failed, or refuses us: is `internal_token` the same on both sides?");
+            return Err(Problem::unavailable("artifact_unavailable", "the artifact service failed"));
+        }
+        let is_told = |name: &&reqwest::header::HeaderName| {
+            **name == header::CONTENT_TYPE
+                || **name == header::X_CONTENT_TYPE_OPTIONS
+                || name.as_str().starts_with("esc-")
+        };
+        let headers: Vec<_> = answer
+            .headers()
+            .iter()
+            .filter(|(name, _)| is_told(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let mut response = Body::from_stream(answer.bytes_stream()).into_response();
+        *response.status_mut() = status;
+        response.headers_mut().extend(headers);
+        response
+            .headers_mut()
+            .insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+        Ok(response)
+    }
+
     async fn find(&self, by: &Principal, artifact: &str, version: Option<u32>) -> Result<ArtifactRow, Problem> {
         let artifact_id: ArtifactId = id(artifact, "unknown_artifact")?;
         self.reads.artifact(&by.tenant, artifact_id, version).await?.ok_or_else(|| {
@@ -149,10 +183,8 @@ impl ArtifactsApi {
     async fn fetch(&self, row: &ArtifactRow) -> Result<reqwest::Response, Problem> {
         let (artifact, version) = (row.artifact.artifact_id, row.artifact.version);
         let url = format!("{}/internal/artifacts/{artifact}?tenant={}&version={version}", self.url, row.tenant);
-        let answer = self.http.get(url).bearer_auth(self.token.expose()).send().await.map_err(|error| {
-            tracing::warn!(%error, "the artifact service does not answer");
-            Problem::unavailable("artifact_unavailable", "the artifact service does not answer at the moment")
-        })?;
+        let answer =
+            self.http.get(url).bearer_auth(self.token.expose()).send().await.map_err(|error| unreachable(&error))?;
         match answer.status() {
             StatusCode::OK => Ok(answer),
             StatusCode::NOT_FOUND => {

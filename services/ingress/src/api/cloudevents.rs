@@ -143,6 +143,9 @@ fn refusal(error: AcceptError) -> Problem {
         AcceptError::KeyTooLong(words) => {
             Problem::unprocessable("invalid_event", words).field("subject").remedy("shorten the subject")
         }
+        AcceptError::Reserved => Problem::unprocessable("invalid_event", AcceptError::Reserved)
+            .field("source")
+            .remedy("name the system that the event comes from"),
         AcceptError::Store(error) => error.into(),
     }
 }

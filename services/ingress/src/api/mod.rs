@@ -1,5 +1,6 @@
 //! The HTTP API: one module per resource, each with the state that its handlers use and no more.
 
+pub(crate) mod actions;
 pub(crate) mod agents;
 pub(crate) mod approvals;
 pub(crate) mod artifacts;
@@ -7,10 +8,12 @@ pub(crate) mod cloudevents;
 pub(crate) mod control;
 pub(crate) mod event;
 pub(crate) mod events;
+pub(crate) mod logs;
 pub(crate) mod openapi;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 pub(crate) mod schema;
+pub(crate) mod services;
 pub(crate) mod session;
 mod turn;
 pub(crate) mod waits;

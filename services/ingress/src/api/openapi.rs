@@ -8,7 +8,10 @@ use axum::routing::get;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::{agents, approvals, artifacts, cloudevents, control, events, runs, schedules, schema, session, waits};
+use super::{
+    actions, agents, approvals, artifacts, cloudevents, control, events, logs, runs, schedules, schema, services,
+    session, waits,
+};
 use crate::problem::{MEDIA_TYPE, ProblemDetails};
 
 /// All that the handlers say of themselves.
@@ -21,12 +24,15 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
     ),
     paths(
         runs::create, runs::list, runs::show,
-        events::list, events::stream, events::show_turn, events::explain,
+        events::list, events::economics, events::stream, events::show_turn, events::explain,
         control::message, control::pause, control::resume, control::cancel, control::change_budget,
         waits::list,
         approvals::list, approvals::show, approvals::decide,
         artifacts::show, artifacts::content,
         cloudevents::publish,
+        logs::logs, logs::metrics,
+        actions::list, actions::record, actions::show,
+        services::alerts, services::signals, services::gaps, services::output,
         agents::list, agents::show, agents::put,
         session::show, session::open, session::close,
         schedules::list, schedules::show, schedules::put, schedules::delete, schedules::firings, schedules::pause,

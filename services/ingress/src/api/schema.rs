@@ -40,12 +40,15 @@ macro_rules! kernel_types {
 }
 
 kernel_types! {
+    Action = kernel::action::Action;
+    ActionConclusion = kernel::action::ActionConclusion;
     AgentSpec = kernel::agent::AgentSpec;
     ArtifactRef = kernel::call::ArtifactRef;
     Block = kernel::Block;
     CallStatus = kernel::call::CallStatus;
     Cause = kernel::Cause;
     Condition = kernel::wait::Condition;
+    Economics = kernel::economics::Economics;
     Ending = kernel::event::Ending;
     ExternalRef = kernel::event::ExternalRef;
     Limits = kernel::budget::Limits;

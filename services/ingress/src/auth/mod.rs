@@ -65,7 +65,8 @@ pub(crate) struct Principal {
 }
 
 impl Principal {
-    fn may(&self, needed: Role) -> bool {
+    /// Whether one of its roles includes this one.
+    pub(crate) fn may(&self, needed: Role) -> bool {
         self.roles.iter().any(|role| role.includes(needed))
     }
 }

@@ -14,6 +14,13 @@ pub(crate) async fn handle(inbound: Inbound, delivery: Delivery) -> Outcome {
         Ok(address) => address,
         Err(reason) => return refuse(&delivery, reason),
     };
+    if source == engine::OBSERVER {
+        // Only a bell: what the observer has to say it has recorded already, and what others say in its name is not read.
+        return match inbound.dispatch_recorded().await {
+            Ok(()) => Outcome::Ack,
+            Err(error) => Outcome::defer(chain(&error)),
+        };
+    }
     let event = match delivery.cloud_event() {
         Ok(event) => event,
         Err(error) => return refuse(&delivery, error.to_string()),
@@ -22,6 +29,7 @@ pub(crate) async fn handle(inbound: Inbound, delivery: Delivery) -> Outcome {
     match inbound.accept(&tenant, &source, &event, traceparent).await {
         Ok(_) => Outcome::Ack,
         Err(AcceptError::KeyTooLong(reason)) => refuse(&delivery, reason),
+        Err(error @ AcceptError::Reserved) => refuse(&delivery, error.to_string()),
         Err(AcceptError::Store(error)) if error.is_transient() => Outcome::defer(chain(&error)),
         Err(AcceptError::Store(error)) => Outcome::retry(chain(&error)),
     }

@@ -5,12 +5,13 @@
 
 mod consumer;
 mod deliver;
+mod signal;
 mod sweep;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bus::CloudEvent;
+use bus::{CloudEvent, Publisher};
 use engine::{
     AgentTrigger, Engine, EngineError, Externals, Filter, FilterError, RecordError, RecordedExternal, SubmitError,
     WaitMatch,
@@ -37,6 +38,7 @@ pub(crate) struct Inbound {
     externals: Externals,
     runs: Runs,
     tracer: Tracer,
+    publisher: Publisher,
     filters: Arc<Mutex<HashMap<String, Filter>>>,
 }
 
@@ -52,6 +54,9 @@ pub(crate) struct Accepted {
 /// Why an event was not taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AcceptError {
+    /// It speaks as somebody else.
+    #[error("the source `{}` is the observer's own", engine::OBSERVER)]
+    Reserved,
     /// It can't be a key.
     #[error("{0}")]
     KeyTooLong(String),
@@ -72,7 +77,8 @@ impl From<RecordError> for AcceptError {
 impl Inbound {
     pub(crate) fn new(engine: &Engine, runs: Runs, tracer: Tracer) -> Self {
         let externals = engine.externals();
-        Self { engine: engine.clone(), externals, runs, tracer, filters: Arc::default() }
+        let publisher = engine.bus().publisher();
+        Self { engine: engine.clone(), externals, runs, tracer, publisher, filters: Arc::default() }
     }
 
     /// Records the event, and dispatches it unless that was done before. Once it is recorded it counts as taken: a dispatch
@@ -84,6 +90,9 @@ impl Inbound {
         event: &CloudEvent,
         traceparent: Option<&str>,
     ) -> Result<Accepted, AcceptError> {
+        if source == engine::OBSERVER {
+            return Err(AcceptError::Reserved);
+        }
         let (recorded, matches) = self.externals.record_and_match(tenant, source, event, traceparent).await?;
         let accepted = Accepted { position: recorded.external.position, duplicate: !recorded.is_new };
         let outcome = if recorded.is_new { "new" } else { "duplicate" };
@@ -148,8 +157,12 @@ impl Inbound {
 
     /// Starts the run of a trigger.
     async fn start(&self, recorded: &RecordedExternal, trigger: &AgentTrigger) -> Result<(), SubmitError> {
-        let Some(start) = trigger.trigger().map(|trigger| &trigger.start) else { return Ok(()) };
         let (agent, external) = (&trigger.agent, &recorded.external);
+        if let Some(service) = trigger.trigger().and_then(|trigger| trigger.signal.as_deref()) {
+            let name = format!("{}/{}/{}", external.position, agent.name, trigger.index);
+            return signal::publish(&self.publisher, recorded, service, &name).await;
+        }
+        let Some(start) = trigger.start() else { return Ok(()) };
         let run_id =
             triggered_run_id(&recorded.tenant, external.position, recorded.received_at, &agent.name, trigger.index);
         let new = NewRun {
@@ -173,7 +186,7 @@ impl Inbound {
 }
 
 fn is_met(trigger: &AgentTrigger, recorded: &RecordedExternal) -> bool {
-    if !trigger.wants(&recorded.external.event_type) {
+    if !trigger.wants(&recorded.external.source, &recorded.external.event_type) {
         return false;
     }
     let outcome = trigger.filter.as_ref().map_or(Ok(true), |filter| filter.matches(&recorded.event));

@@ -22,6 +22,21 @@ pub(crate) async fn sweep(inbound: Inbound, every: Duration, stop: CancellationT
     }
 }
 
+impl Inbound {
+    /// Dispatches what the observer has recorded and not brought on: it may not speak to runs or start any.
+    pub(super) async fn dispatch_recorded(&self) -> Result<(), EngineError> {
+        let mut place = 0;
+        loop {
+            let page = self.externals.undispatched_after(place, Duration::ZERO, BATCH).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            place = last.external.position;
+            for recorded in page.iter().filter(|recorded| recorded.external.source == engine::OBSERVER) {
+                redo(self, recorded).await?;
+            }
+        }
+    }
+}
+
 /// Looks once. Tells how many were dispatched. One that fails is left to the next look, and the others go on.
 async fn once(inbound: &Inbound, older_than: Duration) -> Result<usize, EngineError> {
     let (mut done, mut place) = (0, 0);

@@ -84,9 +84,11 @@ fn the_kept_description_of_nats_names_every_event_and_every_subject() {
         "log.{tenant}.{service}",
         "sig.{tenant}.{run}.{call}",
         "evt.{entity}.{verb}.{tenant}.{run}",
+        "evt.action.recorded.{tenant}.{action}",
         "live.{tenant}.{run}",
         "dlq.{consumer}",
         "svc.approval.decide",
+        "svc.tool-executor.verify",
     ];
     assert_eq!(addresses, known.into_iter().collect());
 }

@@ -10,6 +10,7 @@ mod bad_input;
 mod description;
 mod harness;
 mod lines;
+mod logs;
 mod outside;
 mod reading;
 mod runs;

@@ -1,0 +1,206 @@
+//! OTLP over HTTP: logs and metrics, as protobuf and as JSON.
+
+mod json;
+mod protobuf;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::record::Record;
+
+/// The service of records that name none, as OpenTelemetry calls it.
+const UNKNOWN: &str = "unknown_service";
+/// Most bytes of the name of a service.
+const SERVICE_BYTES: usize = 128;
+/// The resource attributes that tell instances of a service apart, best first.
+const COMPONENT: [&str; 5] = ["service.instance.id", "k8s.pod.name", "container.id", "host.name", "host.id"];
+
+/// How a document is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// `application/x-protobuf`.
+    Protobuf,
+    /// `application/json`.
+    Json,
+}
+
+/// What a document holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `ExportLogsServiceRequest`.
+    Logs,
+    /// `ExportMetricsServiceRequest`. A data point becomes a record with its number under the metric's name.
+    Metrics,
+}
+
+/// What came out of a document.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decoded {
+    /// The records, each with the service that it is of, in order.
+    pub records: Vec<(String, Record)>,
+    /// Records that could not be taken.
+    pub rejected: u64,
+    /// Why, of the first of them.
+    pub why: Option<String>,
+}
+
+/// The document is none.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// It is not protobuf of this kind.
+    #[error("the body is no OTLP protobuf: {0}")]
+    Protobuf(#[from] prost::DecodeError),
+    /// It is not JSON.
+    #[error("the body is no JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It is JSON and something else.
+    #[error("the body is no OTLP JSON: it has no `{0}`")]
+    NotOtlp(&'static str),
+}
+
+/// Reads a document.
+///
+/// # Errors
+/// When it is none at all. Single records that can't be taken are counted.
+pub fn decode(kind: Kind, encoding: Encoding, body: &[u8]) -> Result<Decoded, DecodeError> {
+    match (encoding, kind) {
+        (Encoding::Protobuf, Kind::Logs) => protobuf::logs(body),
+        (Encoding::Protobuf, Kind::Metrics) => protobuf::metrics(body),
+        (Encoding::Json, kind) => json::decode(kind, &serde_json::from_slice(body)?),
+    }
+}
+
+/// The records of an OTLP JSON document of logs; none if it is no such thing.
+pub(crate) fn from_document(body: &[u8]) -> Option<Vec<(String, Record)>> {
+    // Cheap for the many messages that are something else.
+    memchr::memmem::find(&body[..body.len().min(4096)], b"\"resource")?;
+    let document: Value = serde_json::from_slice(body).ok()?;
+    json::decode(Kind::Logs, &document).ok().map(|decoded| decoded.records)
+}
+
+/// A resource, as far as its records need it.
+struct Origin {
+    service: Result<String, String>,
+    component: Option<String>,
+}
+
+impl Origin {
+    fn new(mut attribute: impl FnMut(&str) -> Option<String>) -> Self {
+        let service = attribute("service.name").filter(|name| !name.is_empty());
+        let service = match service {
+            Some(name) if name.len() > SERVICE_BYTES => {
+                Err(format!("`service.name` is {} bytes, more than the {SERVICE_BYTES} that are taken", name.len()))
+            }
+            Some(name) => Ok(name),
+            None => Ok(UNKNOWN.to_owned()),
+        };
+        let component = COMPONENT.iter().find_map(|name| attribute(name)).filter(|name| !name.is_empty());
+        Self { service, component }
+    }
+}
+
+impl Decoded {
+    fn take(&mut self, origin: &Origin, mut record: Record) {
+        match &origin.service {
+            Ok(service) => {
+                record.component = record.component.or_else(|| origin.component.clone());
+                self.records.push((service.clone(), record));
+            }
+            Err(why) => self.reject(why.clone()),
+        }
+    }
+
+    fn reject(&mut self, why: String) {
+        self.rejected += 1;
+        self.why.get_or_insert(why);
+    }
+}
+
+fn nanos(nanos: u64) -> Option<Timestamp> {
+    (nanos > 0).then(|| Timestamp::from_nanosecond(i128::from(nanos)).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_proto::tonic::{
+        collector::{logs::v1::ExportLogsServiceRequest, metrics::v1::ExportMetricsServiceRequest},
+        common::v1::{AnyValue, KeyValue, any_value},
+        logs::v1::{LogRecord, ResourceLogs, ScopeLogs},
+        metrics::v1::{Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, metric, number_data_point},
+        resource::v1::Resource,
+    };
+    use prost::Message as _;
+
+    use super::*;
+    use crate::record::Severity;
+
+    fn text(text: &str) -> AnyValue {
+        AnyValue { value: Some(any_value::Value::StringValue(text.into())) }
+    }
+
+    fn attribute(key: &str, value: any_value::Value) -> KeyValue {
+        KeyValue { key: key.into(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+    }
+
+    fn resource(service: &str) -> Option<Resource> {
+        let named = |key, value: &str| attribute(key, any_value::Value::StringValue(value.into()));
+        let attributes = vec![named("service.name", service), named("k8s.pod.name", "orders-1")];
+        Some(Resource { attributes, ..Resource::default() })
+    }
+
+    fn request(service: &str) -> ExportLogsServiceRequest {
+        let record = LogRecord {
+            time_unix_nano: 1_767_323_045_000_000_000,
+            severity_number: 17,
+            body: Some(text("no room")),
+            attributes: vec![attribute("depth", any_value::Value::IntValue(7))],
+            trace_id: vec![0xab; 16],
+            ..LogRecord::default()
+        };
+        let scope_logs = vec![ScopeLogs { log_records: vec![record], ..ScopeLogs::default() }];
+        let resource_logs = vec![ResourceLogs { resource: resource(service), scope_logs, ..ResourceLogs::default() }];
+        ExportLogsServiceRequest { resource_logs }
+    }
+
+    #[test]
+    fn protobuf_and_json_say_the_same() {
+        let request = request("orders");
+        let protobuf = decode(Kind::Logs, Encoding::Protobuf, &request.encode_to_vec()).unwrap();
+        let json = serde_json::to_vec(&request).unwrap();
+        assert_eq!(decode(Kind::Logs, Encoding::Json, &json).unwrap(), protobuf);
+        let (service, record) = &protobuf.records[0];
+        assert_eq!((service.as_str(), record.component.as_deref()), ("orders", Some("orders-1")));
+        assert_eq!((record.severity, record.number("depth")), (Some(Severity::Error), Some(7.0)));
+        assert_eq!(record.trace_id.as_deref(), Some("abababababababababababababababab"));
+        assert_eq!(record.time.unwrap().to_string(), "2026-01-02T03:04:05Z");
+    }
+
+    #[test]
+    fn what_cannot_be_taken_is_counted() {
+        let decoded = decode(Kind::Logs, Encoding::Protobuf, &request(&"x".repeat(200)).encode_to_vec()).unwrap();
+        assert_eq!((decoded.records.len(), decoded.rejected), (0, 1));
+        assert!(decoded.why.unwrap().contains("service.name"));
+        let json = br#"{"resourceLogs":[{"scopeLogs":[{"logRecords":[7,{"body":{"stringValue":"a"}}]}]}]}"#;
+        let decoded = decode(Kind::Logs, Encoding::Json, json).unwrap();
+        assert_eq!((decoded.records.len(), decoded.rejected), (1, 1));
+        assert_eq!(decoded.records[0].0, UNKNOWN);
+        assert!(decode(Kind::Logs, Encoding::Json, b"{}").is_err());
+        assert!(decode(Kind::Logs, Encoding::Protobuf, b"\xff\xff").is_err());
+    }
+
+    #[test]
+    fn points_of_metrics_are_numbers_by_name() {
+        let value = Some(number_data_point::Value::AsInt(42));
+        let point = NumberDataPoint { value, time_unix_nano: 1_767_323_045_000_000_000, ..NumberDataPoint::default() };
+        let data = Some(metric::Data::Gauge(Gauge { data_points: vec![point] }));
+        let metrics = vec![Metric { name: "queue.depth".into(), data, ..Metric::default() }];
+        let scope_metrics = vec![ScopeMetrics { metrics, ..ScopeMetrics::default() }];
+        let resource_metrics =
+            vec![ResourceMetrics { resource: resource("orders"), scope_metrics, ..ResourceMetrics::default() }];
+        let request = ExportMetricsServiceRequest { resource_metrics };
+        let protobuf = decode(Kind::Metrics, Encoding::Protobuf, &request.encode_to_vec()).unwrap();
+        assert_eq!(protobuf.records[0].1.number("queue.depth"), Some(42.0));
+        let json = serde_json::to_vec(&request).unwrap();
+        assert_eq!(decode(Kind::Metrics, Encoding::Json, &json).unwrap(), protobuf);
+    }
+}
