@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
+    logs::{self, LogArchive},
     segment::{self, Piece, Stretch},
     store::Store,
 };
@@ -36,7 +37,8 @@ const STORING: usize = 8;
 /// How often the age of what waits is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-type Answer = Result<(), String>;
+/// What became of a message.
+pub(crate) type Answer = Result<(), String>;
 
 /// Where a piece belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,10 +96,12 @@ pub(crate) struct Keeper {
 pub(crate) fn start(
     bus: &Bus,
     keeper: Keeper,
+    logs: LogArchive,
     config: &Config,
     stop: CancellationToken,
 ) -> Result<(Consuming, tokio::task::JoinHandle<()>), BusError> {
     let (send, receive) = mpsc::channel(IN_FLIGHT);
+    let (send_log, receive_log) = logs::channel();
     let archive = Archive {
         keeper,
         segment_bytes: config.segment_bytes.max(1),
@@ -111,19 +115,25 @@ pub(crate) fn start(
     let drain = config.common.drain();
     let options = ConsumeOptions { concurrency: IN_FLIGHT, drain, max_attempts: u64::MAX, ..ConsumeOptions::default() };
     let handler = move |delivery: Delivery| {
-        let send = send.clone();
-        async move { keep(&delivery, &send).await }
+        let (send, send_log) = (send.clone(), send_log.clone());
+        async move { keep(&delivery, &send, &send_log).await }
     };
     let consuming = bus.consume("artifact", options, handler, stop.clone())?;
-    Ok((consuming, tokio::spawn(archive.run(receive, stop))))
+    let keeping = async move {
+        futures::join!(archive.run(receive, stop.clone()), logs.run(receive_log, stop));
+    };
+    Ok((consuming, tokio::spawn(keeping)))
 }
 
 /// Hands a message over, and waits until it is stored.
-async fn keep(delivery: &Delivery, send: &mpsc::Sender<Incoming>) -> HandlerResult {
+async fn keep(
+    delivery: &Delivery,
+    send: &mpsc::Sender<Incoming>,
+    send_log: &mpsc::Sender<logs::Incoming>,
+) -> HandlerResult {
     let (address, piece) = match read(delivery) {
         Ok(Some(read)) => read,
-        // Log records of services are not archived by call.
-        Ok(None) => return Ok(Outcome::Ack),
+        Ok(None) => return keep_log(delivery, send_log).await,
         Err(why) => return Ok(Outcome::dead(why)),
     };
     let last = delivery.headers.get(header::EXIT).map(|_| Ending {
@@ -134,6 +144,22 @@ async fn keep(delivery: &Delivery, send: &mpsc::Sender<Incoming>) -> HandlerResu
     if send.send(Incoming { address, piece, last, done }).await.is_err() {
         return Ok(Outcome::defer("the archive is closed"));
     }
+    stored(answer).await
+}
+
+/// Hands a message of a service's log over, and waits until it is stored.
+async fn keep_log(delivery: &Delivery, send: &mpsc::Sender<logs::Incoming>) -> HandlerResult {
+    let (incoming, answer) = match logs::incoming(delivery) {
+        Ok(incoming) => incoming,
+        Err(why) => return Ok(Outcome::dead(why)),
+    };
+    if send.send(incoming).await.is_err() {
+        return Ok(Outcome::defer("the archive is closed"));
+    }
+    stored(answer).await
+}
+
+async fn stored(answer: oneshot::Receiver<Answer>) -> HandlerResult {
     match answer.await {
         Ok(Ok(())) => Ok(Outcome::Ack),
         Ok(Err(why)) => Ok(Outcome::defer(why)),

@@ -9,12 +9,14 @@
 //! | how artifacts come in and out | `content.rs`, `names.rs` |
 //! | how raw output is kept | `archive.rs`, `segment.rs` |
 //! | how raw output is read back | `signals.rs` |
+//! | how the logs of services are kept and read back | `logs/` |
 //! | who may ask | `auth.rs` |
 
 mod archive;
 mod auth;
 mod config;
 mod content;
+mod logs;
 mod names;
 mod problem;
 mod segment;
@@ -31,6 +33,7 @@ pub use config::Config;
 
 use archive::Keeper;
 use auth::Gate;
+use logs::LogArchive;
 use store::Store;
 
 /// Why the artifact service could not start.
@@ -82,8 +85,9 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         Ok(removed) => tracing::info!(removed, "removed uploads that a crash had left behind"),
         Err(error) => tracing::warn!(%error, "could not look for uploads that a crash left behind"),
     }
+    let logs = LogArchive::new(store.clone(), engine.services(), config);
     let keeper = Keeper { store, segments: engine.segments(), tracer };
-    let (consuming, archive) = archive::start(&bus, keeper, config, ctx.shutdown.stopping())?;
+    let (consuming, archive) = archive::start(&bus, keeper, logs, config, ctx.shutdown.stopping())?;
     consuming.join().await;
     // Nobody sends any more: what waited is stored or given back.
     if let Err(error) = archive.await {
@@ -98,6 +102,7 @@ fn router(app: App, gate: Gate) -> Router {
     Router::new()
         .route("/internal/artifacts", routing::put(content::put))
         .route("/internal/artifacts/{id}", routing::get(content::get))
+        .route("/internal/signals", routing::get(logs::read::get))
         .route("/internal/signals/{call_id}", routing::get(signals::get))
         .layer(axum::middleware::from_fn_with_state(gate, auth::check))
         .with_state(app)

@@ -81,6 +81,23 @@ impl ArtifactClient {
         if let Some(version) = version {
             url.query_pairs_mut().append_pair("version", &version.to_string());
         }
+        self.read(url, cap).await
+    }
+
+    /// Reads at most `cap` bytes of raw lines of this tenant.
+    pub async fn signals(
+        &self,
+        tenant: &TenantId,
+        path: &str,
+        wanted: &[(&str, String)],
+        cap: usize,
+    ) -> Result<(String, Vec<u8>), ArtifactError> {
+        let mut url = self.url(path);
+        url.query_pairs_mut().append_pair("tenant", tenant.as_str()).extend_pairs(wanted);
+        self.read(url, cap).await
+    }
+
+    async fn read(&self, url: Url, cap: usize) -> Result<(String, Vec<u8>), ArtifactError> {
         let mut answer = checked(self.http.get(url).bearer_auth(self.token.expose()).send().await?)?;
         let media_type = answer.headers().get("content-type").and_then(|value| value.to_str().ok());
         let media_type = media_type.unwrap_or_default().to_owned();

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The declarations that ship with the program: what the tool-executor can do by itself.
-const SHIPPED: [(&str, &str); 12] = [
+const SHIPPED: [(&str, &str); 13] = [
     ("artifact.read.yaml", include_str!("../../../infra/agents/tools/artifact.read.yaml")),
     ("file.read.yaml", include_str!("../../../infra/agents/tools/file.read.yaml")),
     ("file.write.yaml", include_str!("../../../infra/agents/tools/file.write.yaml")),
@@ -28,6 +28,7 @@ const SHIPPED: [(&str, &str); 12] = [
     ("schedule.delete.yaml", include_str!("../../../infra/agents/tools/schedule.delete.yaml")),
     ("schedule.list.yaml", include_str!("../../../infra/agents/tools/schedule.list.yaml")),
     ("shell.run.yaml", include_str!("../../../infra/agents/tools/shell.run.yaml")),
+    ("signals.read.yaml", include_str!("../../../infra/agents/tools/signals.read.yaml")),
     ("test.echo.yaml", include_str!("../../../infra/agents/tools/test.echo.yaml")),
     ("activity.send.yaml", include_str!("../../../infra/agents/tools/activity.send.yaml")),
 ];
@@ -208,6 +209,7 @@ probe:
             ("artifact.read", false),
             ("schedule.create", true),
             ("schedule.list", false),
+            ("signals.read", false),
             ("test.echo", false),
             ("activity.send", false),
         ] {
@@ -272,7 +274,7 @@ probe:
 
     #[test]
     fn a_directory_adds_tools_and_stands_in_for_shipped_ones() {
-        let echo = SHIPPED[10].1.replace("effect: read", "effect: write");
+        let echo = SHIPPED[11].1.replace("effect: read", "effect: write");
         let at = folder(&[("merge.yaml", MERGE), ("echo.yml", &echo), ("notes.txt", "name: {")]);
         let (catalog, shipped) = (ToolCatalog::load(&at).unwrap(), ToolCatalog::load("/nowhere").unwrap());
         assert!(catalog.get("forge.merge").unwrap().probe.is_some());

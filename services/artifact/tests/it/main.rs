@@ -5,3 +5,4 @@
 mod archive;
 mod artifacts;
 mod common;
+mod logs;

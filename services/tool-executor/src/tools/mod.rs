@@ -7,6 +7,7 @@ mod http;
 mod process;
 mod schedule;
 mod send;
+mod signals;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -44,6 +45,7 @@ pub(crate) enum Builtin {
     ScheduleCreate,
     ScheduleDelete,
     ScheduleList,
+    SignalsRead,
     Echo,
     ActivitySend,
 }
@@ -142,6 +144,7 @@ impl FromStr for Builtin {
             "schedule.create" => Self::ScheduleCreate,
             "schedule.delete" => Self::ScheduleDelete,
             "schedule.list" => Self::ScheduleList,
+            "signals.read" => Self::SignalsRead,
             "test.echo" => Self::Echo,
             "activity.send" => Self::ActivitySend,
             _ => return Err(()),
@@ -209,6 +212,7 @@ impl Means {
                 | Builtin::ScheduleCreate
                 | Builtin::ScheduleDelete
                 | Builtin::ScheduleList
+                | Builtin::SignalsRead
                 | Builtin::Echo,
             ) => none,
         }
@@ -248,6 +252,7 @@ impl Tools {
             }
             Means::Builtin(Builtin::ScheduleDelete) => schedule::delete(&self.schedules, invocation).await,
             Means::Builtin(Builtin::ScheduleList) => schedule::list(&self.schedules, invocation).await,
+            Means::Builtin(Builtin::SignalsRead) => signals::read(&self.artifacts, invocation).await,
             Means::Builtin(Builtin::Echo) => echo(invocation),
             Means::Builtin(Builtin::ActivitySend) => send::send(self.workspaces.of(invocation.run), invocation).await,
             Means::Builtin(Builtin::ShellRun) | Means::Process(_) => Err(ToolError::final_(
