@@ -11,6 +11,7 @@
 //! | what a call has to pass | `pipeline.rs`, `registry.rs`, `schema.rs` |
 //! | what may run beside what | `beside.rs` |
 //! | how often and when it is tried | `perform.rs`, `limits.rs` |
+//! | looks at the world for the observer | `look.rs` |
 //! | what happens after a crash | `recover.rs`, `adopt.rs` |
 //! | what is asked about while a run waits | `verify.rs` |
 //! | what is undone when a run fails | `compensate.rs` |
@@ -34,6 +35,7 @@ mod doorbell;
 mod egress;
 mod elsewhere;
 mod limits;
+mod look;
 pub mod mcp;
 mod outcome;
 mod perform;
@@ -151,6 +153,8 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let (adopting, shutdown) = (dispatcher.clone(), ctx.shutdown.clone());
     ctx.shutdown.spawn(async move { adopt::adopt(&adopting, &shutdown).await });
 
+    let looking = look::serve(&bus, dispatcher.clone(), ctx.shutdown.stopping()).await?;
+
     let consuming = {
         let (dispatcher, cut_off) = (dispatcher.clone(), ctx.shutdown.cut_off());
         let handle = move |delivery: bus::Delivery| {
@@ -170,7 +174,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         bus.consume("tool-executor", options, handle, ctx.shutdown.stopping())?
     };
     ctx.health.set("consumer", true, "");
-    consuming.join().await;
+    futures::join!(consuming.join(), looking.join());
     mcp.close().await;
     engine.drain().await;
     Ok(())

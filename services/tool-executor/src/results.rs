@@ -79,6 +79,17 @@ impl Results {
         CallFailure { block, code: error.code.to_owned(), duration_ms: millis(took) }
     }
 
+    /// Text from outside as it may be shown: bounded, clean, without secrets.
+    pub fn shown(&self, bytes: &[u8], most: usize) -> String {
+        let text = self.secrets.redact(&String::from_utf8_lossy(bytes)).into_owned();
+        clean(excerpt(&text, most))
+    }
+
+    /// The words of an error as they may be shown.
+    pub fn redacted(&self, words: &str) -> String {
+        clean(excerpt(&self.secrets.redact(words), ERROR_BYTES)).replace(['\r', '\n'], " ")
+    }
+
     async fn keep(
         &self,
         origin: Origin<'_>,

@@ -177,7 +177,7 @@ fn pseudo_call(state: &RunState, wait: &Wait, number: usize, verify: &Verify, to
 }
 
 fn observation(phase: &str, changed: String, decision: Option<String>, answer: String, verify: &Verify) -> Observation {
-    let evidence = Evidence { excerpt: answer, offset: 0, line: 1, rule: excerpt(&verify.when, 200) };
+    let evidence = Evidence { excerpt: answer, line: 1, rule: excerpt(&verify.when, 200), ..Evidence::default() };
     Observation {
         call_id: None,
         phase: phase.to_owned(),

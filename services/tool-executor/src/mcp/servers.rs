@@ -31,12 +31,9 @@ const NOBODY: &str = "_";
 pub(super) struct Servers {
     means: Means,
     engine: Engine,
-    slots: Arc<Mutex<Slots>>,
+    slots: Arc<Mutex<HashMap<(String, String), Arc<Slot>>>>,
     room: Arc<Semaphore>,
 }
-
-/// By tenant and server.
-type Slots = HashMap<(String, String), Arc<Slot>>;
 
 /// Where a tenant's connection to a server is, or will be.
 #[derive(Default)]
@@ -208,7 +205,7 @@ impl Servers {
         self.slots().values().cloned().collect()
     }
 
-    fn slots(&self) -> MutexGuard<'_, Slots> {
+    fn slots(&self) -> MutexGuard<'_, HashMap<(String, String), Arc<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -133,8 +133,7 @@ mod tests {
     use super::*;
 
     fn map(value: Value) -> Map<String, Value> {
-        let Value::Object(map) = value else { panic!("no object") };
-        map
+        value.as_object().cloned().unwrap()
     }
 
     #[test]
