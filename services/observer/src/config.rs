@@ -22,6 +22,8 @@ pub struct Config {
     pub progress_seconds: u64,
     /// Milliseconds between two checkpoints: what is read again after a crash.
     pub checkpoint_millis: u64,
+    /// Log records of one service that are looked at in a second; further ones are kept and counted as a gap. 0 is no limit.
+    pub records_per_second: u64,
     /// Milliseconds for which a partition stays an observer's after its last sign of life.
     pub lease_millis: u64,
 }
@@ -35,6 +37,7 @@ impl Default for Config {
             packet_bytes: limits.packet_bytes,
             progress_seconds: limits.progress_every.as_secs(),
             checkpoint_millis: 1000,
+            records_per_second: 50_000,
             lease_millis: 10_000,
         }
     }

@@ -14,6 +14,8 @@
 //! | when something is told, and in which words | `conclude.rs`, `conclude/report.rs` |
 //! | what happens at a crash | `partition.rs`, `call.rs` |
 //! | who reads what | `partitions.rs` |
+//! | how the logs of services are watched | `services/` |
+//! | what came of an action on a service | `windows/` |
 //! | calls that never say anything | `starts.rs` |
 //! | `esc observe FILE` | `offline.rs` |
 
@@ -25,6 +27,7 @@ pub mod evidence;
 pub mod findings;
 pub mod lines;
 mod literals;
+mod losses;
 mod meter;
 mod miners;
 pub mod offline;
@@ -34,12 +37,14 @@ mod partitions;
 pub mod prefix;
 mod records;
 pub mod rules;
+pub mod services;
 mod signal;
 mod starts;
 mod tell;
 pub mod templates;
 pub mod text;
 pub mod timed;
+pub mod windows;
 
 use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
 use engine::{Engine, EngineError, EngineOptions};
@@ -52,8 +57,10 @@ use book::RuleBook;
 use call::Desk;
 use partition::Means;
 use partitions::{Held, Partitions};
+use services::{LogMeans, alarm::Herald, watches::WatchBook};
 use starts::Starts;
 use tell::Teller;
+use windows::{CallWindows, Closer, OpenWindows};
 
 /// Why the observer could not start.
 #[derive(Debug, thiserror::Error)]
@@ -88,12 +95,30 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let book = RuleBook::new(engine.agents(), config.limits());
     let desk = Desk::new(engine.clone(), book.clone());
     let teller = Teller::new(engine.clone(), ctx.tracer.clone());
-    let starts = Starts { engine: engine.clone(), desk: desk.clone(), book, teller: teller.clone() };
+    let starts = Starts {
+        engine: engine.clone(),
+        desk: desk.clone(),
+        book,
+        teller: teller.clone(),
+        windows: CallWindows::new(engine.clone()),
+    };
     let starts = starts.listen(&bus, stop.clone())?;
     let (bus_of_parts, engine_of_parts) = (bus.clone(), engine.clone());
     let checkpoint_every = config.checkpoint_every();
-    let means = Means { bus: bus_of_parts, engine: engine_of_parts, desk, teller, checkpoint_every };
-    futures::join!(Partitions::new(means, config.lease(), held).run(stop.clone()), starts.join());
+    let watches = WatchBook::new(engine.agents());
+    let windows = OpenWindows::new(engine.actions(), watches.clone());
+    let herald = Herald::new(bus.clone(), engine.externals(), engine.services());
+    let tracer = ctx.tracer.clone();
+    let closer = Closer::new(bus.clone(), engine.clone(), watches.clone(), herald.clone(), tracer, config.lease());
+    let per_second = config.records_per_second;
+    let logs = LogMeans { engine: engine.clone(), book: watches, windows: windows.clone(), herald, per_second };
+    let means = Means { bus: bus_of_parts, engine: engine_of_parts, desk, teller, logs, checkpoint_every };
+    futures::join!(
+        Partitions::new(means, config.lease(), held).run(stop.clone()),
+        windows.follow(stop.clone()),
+        closer.run(stop.clone()),
+        starts.join()
+    );
     engine.drain().await;
     bus.drain().await?;
     Ok(())

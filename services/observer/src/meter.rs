@@ -1,12 +1,30 @@
 //! What waking costs and saves, as metrics: signals in, observations out.
 
-use kernel::call::Observation;
+use kernel::{Timestamp, call::Observation};
 
 /// A batch of signals was read.
 pub(crate) fn signals(frames: u64, lines: u64, bytes: u64) {
     metrics::counter!("observer_frames_total").increment(frames);
     metrics::counter!("observer_lines_total").increment(lines);
     metrics::counter!("observer_bytes_total").increment(bytes);
+}
+
+/// Records of services were read.
+pub(crate) fn records(records: u64, bytes: u64) {
+    metrics::counter!("observer_records_total").increment(records);
+    metrics::counter!("observer_record_bytes_total").increment(bytes);
+}
+
+/// Services that this instance watches, in one partition.
+pub(crate) fn services(partition: u8, watched: usize) {
+    metrics::gauge!("observer_watched_services", "partition" => partition.to_string()).set(watched as f64);
+}
+
+/// There is a conclusion about an action.
+pub(crate) fn concluded(outcome: &'static str, opened_at: Timestamp) {
+    metrics::counter!("observer_actions_total", "outcome" => outcome).increment(1);
+    let seconds = Timestamp::now().duration_since(opened_at).as_secs_f64();
+    metrics::histogram!("observer_action_seconds").record(seconds.max(0.0));
 }
 
 /// A message was passed over.

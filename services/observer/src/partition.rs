@@ -18,12 +18,16 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     call::{Desk, Gone, Tracked},
     conclude::Report,
+    losses::Losses,
     meter,
     miners::{Miners, Source},
+    services::{LogMeans, Logs},
     signal::{self, Address, NotAFrame},
     tell::{Teller, Told},
 };
 
+/// How often it is looked whether the stream has dropped anything unread.
+const LOSSES_EVERY: Duration = Duration::from_secs(5);
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_millis(200);
 /// After so long without a message there is none, whatever the server said last.
@@ -47,6 +51,7 @@ pub(crate) struct Means {
     pub(crate) engine: Engine,
     pub(crate) desk: Desk,
     pub(crate) teller: Teller,
+    pub(crate) logs: LogMeans,
     pub(crate) checkpoint_every: Duration,
 }
 
@@ -56,6 +61,8 @@ pub(crate) struct Partition {
     means: Means,
     pull: OrderedPull,
     calls: HashMap<CallId, Tracked>,
+    /// The logs of services that are in this partition.
+    logs: Logs,
     gone: Gone,
     miners: Miners,
     /// Calls whose checkpoints are not needed any more.
@@ -67,12 +74,17 @@ pub(crate) struct Partition {
     /// Messages that the server still held behind the last one.
     pending: Option<u64>,
     heard_at: Instant,
+    losses: Losses,
+    looked_at: Instant,
 }
 
 impl Partition {
     /// Goes on where the last observer of this partition stopped.
     pub(crate) async fn open(number: u8, means: Means) -> Result<Self, PartitionError> {
         let pull = means.bus.ordered_pull(&format!("observer-{number}"), OrderedOptions::default()).await?;
+        // After the pull: it mends a consumer that is missing.
+        let losses = Losses::since_last(&means.bus, &format!("observer-{number}")).await?;
+        let logs = Logs::open(number, means.logs.clone(), pull.stream_made()).await?;
         let left = means.desk.left_behind(number).await?;
         let calls = left.into_iter().map(|call| (call.address.call_id, call)).collect();
         let now = Instant::now();
@@ -81,6 +93,7 @@ impl Partition {
             means,
             pull,
             calls,
+            logs,
             gone: Gone::default(),
             miners: Miners::new(number),
             ended: Vec::new(),
@@ -89,6 +102,8 @@ impl Partition {
             saved_at: now,
             pending: None,
             heard_at: now,
+            losses,
+            looked_at: now.checked_sub(LOSSES_EVERY).unwrap_or(now),
         };
         partition.open_miners().await?;
         Ok(partition)
@@ -181,7 +196,10 @@ impl Partition {
         let parsed = signal::address(delivery).and_then(|address| Ok((address, signal::frame(delivery)?)));
         let (address, frame) = match parsed {
             Ok(parsed) => parsed,
-            Err(NotAFrame::Log) => return Ok(None),
+            Err(NotAFrame::Log) => {
+                self.logs.read(delivery).await?;
+                return Ok(None);
+            }
             Err(error) => {
                 meter::passed_over("malformed");
                 tracing::warn!(subject = %delivery.subject, %error, "a message among the signals is no frame");
@@ -234,7 +252,10 @@ impl Partition {
     }
 
     async fn tick(&mut self) -> Result<(), PartitionError> {
-        if self.is_caught_up() {
+        let is_caught_up = self.is_caught_up();
+        self.look_for_losses(is_caught_up).await?;
+        self.logs.tick(is_caught_up).await?;
+        if is_caught_up {
             let now = Timestamp::now();
             let mut reports = BTreeMap::new();
             for (call_id, call) in &mut self.calls {
@@ -248,6 +269,19 @@ impl Partition {
         }
         if self.saved_at.elapsed() >= self.means.checkpoint_every {
             self.checkpoint().await?;
+        }
+        Ok(())
+    }
+
+    /// Notes what the stream has dropped unread. Whoever keeps up loses nothing.
+    async fn look_for_losses(&mut self, is_caught_up: bool) -> Result<(), PartitionError> {
+        self.losses.read(self.read);
+        if self.looked_at.elapsed() < LOSSES_EVERY {
+            return Ok(());
+        }
+        self.looked_at = Instant::now();
+        if let Some(gap) = self.losses.look(&self.means.bus, is_caught_up).await? {
+            self.means.logs.herald.gap(&gap).await;
         }
         Ok(())
     }
@@ -285,9 +319,10 @@ impl Partition {
             self.means.engine.checkpoints().remove(&self.ended).await?;
             self.ended.clear();
         }
-        if self.read > self.acknowledged {
-            self.pull.ack_through(self.read).await?;
-            self.acknowledged = self.read;
+        let through = self.logs.checkpoint(self.read).await?;
+        if through > self.acknowledged {
+            self.pull.ack_through(through).await?;
+            self.acknowledged = through;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::{
     miners::Source,
     signal::Address,
     tell::Teller,
+    windows::CallWindows,
 };
 
 /// How often it is looked whether output has come.
@@ -33,6 +34,7 @@ pub(crate) struct Starts {
     pub(crate) desk: Desk,
     pub(crate) book: RuleBook,
     pub(crate) teller: Teller,
+    pub(crate) windows: CallWindows,
 }
 
 impl Starts {
@@ -61,7 +63,12 @@ impl Starts {
             return Ok(Outcome::dead("its subject names no run"));
         };
         let seq = delivery.headers.get("ce-id").and_then(|id| id.rsplit('-').next()?.parse().ok()).unwrap_or(0);
-        match self.look(&Address { tenant, run_id, call_id: started.call_id }, seq).await {
+        let address = Address { tenant, run_id, call_id: started.call_id };
+        let looked = match self.windows.open(&address, seq).await {
+            Ok(()) => self.look(&address, seq).await,
+            Err(error) => Err(error),
+        };
+        match looked {
             Ok(None) => Ok(Outcome::Ack),
             Ok(Some(after)) => Ok(Outcome::Defer { after: Some(after), reason: "no output yet".to_owned() }),
             Err(error) if error.is_transient() => Ok(Outcome::defer(error.to_string())),

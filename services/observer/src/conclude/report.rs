@@ -97,6 +97,7 @@ impl Watch {
             offset: timely.offset,
             line: timely.line + 1,
             rule: timely.rule.clone(),
+            ..Evidence::default()
         };
         let observation = Observation {
             anomaly: true,

@@ -116,8 +116,13 @@ impl Finding {
         let texts: Vec<&str> =
             (from..=to).map(|at| if at == self.hit { &own } else { self.lines[at].text.as_str() }).collect();
         let first = &self.lines[from];
-        let evidence =
-            Evidence { excerpt: texts.join("\n"), offset: first.offset, line: first.line + 1, rule: self.rule.clone() };
+        let evidence = Evidence {
+            excerpt: texts.join("\n"),
+            offset: first.offset,
+            line: first.line + 1,
+            rule: self.rule.clone(),
+            ..Evidence::default()
+        };
         shown.extend(self.lines[from..=to].iter().map(|line| line.offset));
         evidence
     }

@@ -41,6 +41,10 @@ impl World {
 
     /// An observer as a process would be; dropping it is a crash.
     pub fn observer(&self) -> Running {
+        self.observer_with(|_| {})
+    }
+
+    pub fn observer_with(&self, change: impl FnOnce(&mut observer::Config)) -> Running {
         let mut config = observer::Config { checkpoint_millis: 100, lease_millis: 2000, ..observer::Config::default() };
         config.common.nats_url = bus::testing::url().into();
         config.common.database_url = engine::testing::database_url().into();
@@ -49,6 +53,7 @@ impl World {
         config.common.schema = self.stack.schema().to_owned();
         config.common.log = "warn".into();
         config.common.listen = "127.0.0.1:0".parse().unwrap();
+        change(&mut config);
         service::spawn("observer", config, observer::run).unwrap()
     }
 

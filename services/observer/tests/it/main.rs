@@ -5,4 +5,5 @@
 mod common;
 mod conclusions;
 mod crashes;
+mod services;
 mod silence;

@@ -1,0 +1,146 @@
+use kernel::watch::{ErrorLimit, FieldLimit, LineLimit, NewErrors};
+use serde_json::json;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn rule() -> HealthRule {
+    HealthRule { name: "r".into(), clear_after: Some(units::Duration::from_secs(30)), ..HealthRule::default() }
+}
+
+/// What a service says, second by second.
+struct Story {
+    rule: HealthRule,
+    pattern: Option<Regex>,
+    health: Health,
+    seq: u64,
+    told: Vec<(i64, bool)>,
+}
+
+impl Story {
+    fn new(rule: HealthRule) -> Self {
+        let pattern = rule.lines.as_ref().map(|lines| Regex::new(&lines.pattern).unwrap());
+        Self { rule, pattern, health: Health::default(), seq: 0, told: Vec::new() }
+    }
+
+    fn say(&mut self, second: i64, line: &str) {
+        self.seq += 1;
+        let record = Record::from_line(line.as_bytes());
+        let line = || Line::new(&record, self.seq, 0, at(second));
+        self.health.record(&self.rule, self.pattern.as_ref(), &record, at(second), self.seq, line);
+        self.look(second);
+    }
+
+    fn look(&mut self, second: i64) {
+        // What it has in mind survives being stored.
+        let stored = serde_json::to_string(&self.health).unwrap();
+        self.health = serde_json::from_str(&stored).unwrap();
+        if let Some(change) = self.health.check(&self.rule, at(second)) {
+            self.told.push((second, change.firing));
+        }
+    }
+}
+
+#[test]
+fn a_share_of_faults_fires_once_and_recovers_once() {
+    let errors = ErrorLimit { share: Some(0.2), at_least: Some(10), ..ErrorLimit::default() };
+    let mut story = Story::new(HealthRule { errors: Some(errors), ..rule() });
+    story.say(0, "ERROR alone");
+    for second in 1..200 {
+        let line = if (60..90).contains(&second) && second % 2 == 0 { "ERROR no route" } else { "INFO fine" };
+        story.say(second, line);
+    }
+    assert_eq!(story.told.len(), 2, "{:?}", story.told);
+    assert_eq!((story.told[0].1, story.told[1].1), (true, false));
+    assert!((70..90).contains(&story.told[0].0) && story.told[1].0 > 120, "{:?}", story.told);
+}
+
+#[test]
+fn a_number_has_room_between_alarm_and_recovery() {
+    let field = FieldLimit { name: "depth".into(), above: Some(100.0), clear: Some(50.0), ..FieldLimit::default() };
+    let hold = Some(units::Duration::from_secs(10));
+    let mut story = Story::new(HealthRule { field: Some(field), hold, ..rule() });
+    let mut say = |second, depth: u32| story.say(second, &json!({ "msg": "x", "depth": depth }).to_string());
+    say(0, 150);
+    say(5, 40);
+    say(10, 150);
+    say(19, 150);
+    say(20, 151);
+    for second in 21..60 {
+        say(second, if second % 2 == 0 { 101 } else { 99 });
+    }
+    say(60, 40);
+    say(89, 60);
+    say(91, 40);
+    assert_eq!(story.told, [(20, true), (91, false)]);
+}
+
+#[test]
+fn quantiles_need_enough_numbers() {
+    let field = FieldLimit { name: "ms".into(), above: Some(500.0), quantile: Some(0.9), ..FieldLimit::default() };
+    let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
+    for second in 0..19 {
+        story.say(second, &json!({ "ms": 900 }).to_string());
+    }
+    assert_eq!(story.told, []);
+    story.say(19, &json!({ "ms": "900" }).to_string());
+    assert_eq!(story.told, [(19, true)]);
+}
+
+#[test]
+fn a_line_may_come_so_often() {
+    let lines = LineLimit { pattern: "Started .* in".into(), count: 2, over: Some(units::Duration::from_secs(600)) };
+    let mut story = Story::new(HealthRule { lines: Some(lines), ..rule() });
+    for minute in 0..3 {
+        story.say(minute * 60, "INFO Started Orders in 3 s");
+    }
+    assert_eq!(story.told, [(120, true)]);
+}
+
+#[test]
+fn faults_are_learnt_and_new_ones_are_told() {
+    let new = NewErrors { learn: Some(units::Duration::from_secs(60)), count: None };
+    let mut story = Story::new(HealthRule { new_errors: Some(new), ..rule() });
+    story.say(0, "INFO started");
+    story.say(10, "ERROR no stock for 17");
+    story.say(70, "ERROR no stock for 18");
+    assert_eq!(story.told, []);
+    story.say(80, "ERROR connection 3 refused");
+    story.say(81, "ERROR connection 4 refused");
+    story.look(100);
+    story.look(112);
+    story.look(150);
+    assert_eq!(story.told, [(80, true), (150, false)]);
+    story.say(160, "ERROR connection 5 refused");
+    assert_eq!(story.told.len(), 2, "it is known now");
+}
+
+#[test]
+fn silence_is_noticed_and_ends() {
+    let mut story = Story::new(HealthRule { silence: Some(units::Duration::from_secs(120)), ..rule() });
+    story.look(0);
+    story.say(10, "INFO here");
+    story.look(129);
+    assert_eq!(story.told, []);
+    story.look(131);
+    story.say(140, "INFO here again");
+    story.say(175, "INFO and again");
+    assert_eq!(story.told, [(131, true), (175, false)]);
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let new = NewErrors { learn: Some(units::Duration::from_secs(0)), count: None };
+    let mut story = Story::new(HealthRule { new_errors: Some(new), ..rule() });
+    for number in 0..3000_u32 {
+        let word: String = number.to_string().bytes().map(|digit| char::from(b'g' + digit - b'0')).collect();
+        story.seq += 1;
+        let record = Record::from_text(&format!("ERROR {word}"));
+        let line = || Line::new(&record, 1, 0, at(0));
+        story.health.record(&story.rule, None, &record, at(i64::from(number)), story.seq, line);
+    }
+    assert!(serde_json::to_string(&story.health).unwrap().len() < 64 * 1024);
+}
