@@ -11,6 +11,7 @@ mod long;
 mod lost_wake;
 mod observing;
 mod processes;
+mod service_logs;
 mod stats;
 mod target;
 mod timers;
@@ -49,6 +50,8 @@ enum Scenario {
     Timers(timers::Options),
     /// A build of very many lines and one failure through an observer on one core (open parts, no services).
     Observer(observing::Options),
+    /// Recorded logs of services with injected faults: slices of requests, and the health watch. Needs no stack.
+    ServiceLogs(service_logs::Options),
     /// One run with a very long log: what it costs to load it, and what its next turn costs.
     Long(long::Options),
 }
@@ -64,6 +67,7 @@ async fn main() -> ExitCode {
         Scenario::Waiting(options) => waiting::measure(&options).await,
         Scenario::Timers(options) => timers::measure(&options).await,
         Scenario::Observer(options) => observing::measure(&options).await,
+        Scenario::ServiceLogs(options) => service_logs::measure(&options).await,
         Scenario::Long(options) => long::measure(&options).await,
     };
     match figures {
