@@ -18,7 +18,7 @@ fn examples() -> String {
 fn the_examples_of_the_readme_do_what_it_says() {
     let free = "@id(\"free\") permit (principal, action, resource);";
     let set = policies(&format!("{free}\n{}", examples()));
-    assert_eq!(set.ids().len(), 6, "{:?}", set.ids());
+    assert_eq!(set.ids().len(), 7, "{:?}", set.ids());
     let none = json!({});
 
     let call = merge(&none);
@@ -28,6 +28,12 @@ fn the_examples_of_the_readme_do_what_it_says() {
     let acme = Request { tenant: "acme", environment: "production", ..call };
     assert_eq!(set.decide(&acme).answer, Answer::Deny);
     assert_eq!(set.decide(&Request { effect: Effect::Read, ..acme }).answer, Answer::Allow);
+
+    let schedule = |agent| {
+        let request = Request::new("default", agent, "schedule.create", ToolKind::Builtin, Effect::External, &none);
+        set.decide(&Request { trust: policy::Trust::Operator, ..request }).answer
+    };
+    assert_eq!((schedule("reporter"), schedule("other")), (Answer::Allow, Answer::Ask));
 
     let refund = |arguments: &Value| {
         let decision =
@@ -65,7 +71,7 @@ fn a_failing_case_says_what_was_expected_and_what_came() {
     let case = |expect: Value| json!([{"name": "refund", "request": request, "expect": expect}]);
     let good = testing::run_with(&set, &case(json!({"answer": "ask", "obligations": ["verify_after"]}))).unwrap();
     assert!(good.passed(), "{good}");
-    assert_eq!(good.untested.len(), 4);
+    assert_eq!(good.untested.len(), 5);
     for expect in [
         json!("allow"),
         json!({"answer": "ask", "policies": ["two-people-for-large-refunds"]}),
