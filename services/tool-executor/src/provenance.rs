@@ -91,7 +91,7 @@ impl Seen<'_> {
             EventData::ToolRequested(asked) => {
                 self.calls.insert(asked.call.call_id, (asked.call.tool, asked.call.arguments));
             }
-            EventData::ToolCompleted(done) => self.result(done.call_id, done.result, day),
+            EventData::ToolCompleted(done) => self.result(done.call_id, &done.result, day),
             EventData::ToolFailed(failed) => self.block(&failed.failure.block, day),
             EventData::ExternalMatched(matched) => self.block(&matched.block, day),
             EventData::ObservationRecorded(observed) => {
@@ -129,7 +129,7 @@ impl Seen<'_> {
         }
     }
 
-    fn result(&mut self, call: CallId, result: kernel::call::CallResult, day: Date) {
+    fn result(&mut self, call: CallId, result: &kernel::call::CallResult, day: Date) {
         let known = self.calls.get(&call).and_then(|(name, arguments)| Some((self.registry.now(name)?, arguments)));
         match (&result.value, known) {
             (Some(value), Some((tool, arguments))) if tool.labels.output().is_some() => {
