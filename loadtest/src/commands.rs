@@ -27,6 +27,8 @@ pub fn create(agent: &str, digest: &str) -> Command {
             debounce: Default::default(),
             sampled: false,
             trigger: None,
+            parent: None,
+            tools: None,
         },
         hold: None,
     }))
@@ -62,6 +64,7 @@ fn outcome(state: &RunState, fill: impl FnOnce(&mut TurnOutcome)) -> Option<Comm
         text: None,
         calls: Vec::new(),
         wait: None,
+        spawns: Vec::new(),
         plan: None,
         say: Vec::new(),
         question: None,

@@ -88,6 +88,8 @@ pub enum Command {
     Resume(ControlArgs),
     /// End a run
     Cancel(ControlArgs),
+    /// The kill switch: nothing new starts in a frozen scope
+    Freeze(FreezeArgs),
     /// Follow an event back to what caused it
     Why {
         /// The run
@@ -287,6 +289,19 @@ pub struct ControlArgs {
     pub run: String,
     /// Why
     #[arg(long, short)]
+    pub reason: Option<String>,
+}
+
+/// `esc freeze`.
+#[derive(Debug, ClapArgs)]
+pub struct FreezeArgs {
+    /// What to freeze: `all`, `tenant`, `agent:<name>` or `tool:<name>`; without it, what is frozen is listed
+    pub scope: Option<String>,
+    /// Lift it again
+    #[arg(long, requires = "scope")]
+    pub off: bool,
+    /// Why
+    #[arg(long, short, requires = "scope")]
     pub reason: Option<String>,
 }
 

@@ -39,6 +39,7 @@ use api::artifacts::ArtifactsApi;
 use api::cloudevents::EventsInApi;
 use api::control::ControlApi;
 use api::events::EventsApi;
+use api::freeze::FreezeApi;
 use api::logs::LogsApi;
 use api::runs::RunsApi;
 use api::schedules::SchedulesApi;
@@ -188,6 +189,7 @@ fn resources(
         }),
         api::events::router(EventsApi { reads: reads.clone(), streams }),
         api::control::router(ControlApi { engine: engine.clone(), reads: reads.clone(), tracer: ctx.tracer.clone() }),
+        api::freeze::router(FreezeApi { freezes: engine.freezes(), bus: bus.clone() }),
         api::waits::router(reads.clone()),
         api::approvals::router(ApprovalsApi { reads: reads.clone(), bus }),
         api::artifacts::router(artifacts.clone()),

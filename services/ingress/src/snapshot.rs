@@ -1,6 +1,6 @@
 //! A run as people see it: its state, with the open turn's lease looked up, since only that tells `running` from `runnable`.
 
-use engine::{Engine, Leases, Reads};
+use engine::{Engine, Leases, Reads, RunRow};
 use kernel::call::{ArtifactRef, CallStatus};
 use kernel::event::{Ending, ExternalRef, PlanStep};
 use kernel::{
@@ -57,6 +57,11 @@ pub(crate) struct RunSnapshot {
     /// The outside event that started it.
     #[schema(value_type = Option<schema::ExternalRef>)]
     pub trigger: Option<ExternalRef>,
+    /// The run that started it as its child.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentView>,
+    /// Its children, oldest first, ended ones too.
+    pub children: Vec<ChildView>,
     /// The open turn.
     pub turn: Option<OpenTurn>,
     /// Everything that it waits for.
@@ -71,12 +76,45 @@ pub(crate) struct RunSnapshot {
     pub budget: Limits,
     /// What it has spent.
     pub usage: RunUsage,
+    /// What its ended children have spent, their own children included. It counts against the budget too.
+    pub children_usage: RunUsage,
     /// Its artifacts, each in its latest version.
     #[schema(value_type = Vec<schema::ArtifactRef>)]
     pub artifacts: Vec<ArtifactRef>,
     /// How it is ending or has ended.
     #[schema(value_type = Option<schema::Ending>)]
     pub ending: Option<Ending>,
+}
+
+/// The run above a child.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ParentView {
+    /// Which run.
+    #[schema(value_type = uuid::Uuid)]
+    pub run_id: RunId,
+    /// Its call that the child answers.
+    #[schema(value_type = uuid::Uuid)]
+    pub call_id: CallId,
+    /// How far the child is below the run that nobody started as a child, from 1.
+    pub depth: u32,
+}
+
+/// A child of a run.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChildView {
+    /// Which run. One that is not listed by itself has still to be created.
+    #[schema(value_type = uuid::Uuid)]
+    pub run_id: RunId,
+    /// Name of its agent.
+    pub agent: String,
+    /// Where it stands; `starting` if it has still to be created.
+    pub status: &'static str,
+    /// The call of its parent that it answers, while that is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<uuid::Uuid>)]
+    pub call_id: Option<CallId>,
+    /// What it has spent itself.
+    pub usage: RunUsage,
 }
 
 /// The open turn of a run.
@@ -125,6 +163,10 @@ pub(crate) struct Waiting {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<uuid::Uuid>)]
     pub call_id: Option<CallId>,
+    /// The child run that answers the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<uuid::Uuid>)]
+    pub child_id: Option<RunId>,
     /// The call's tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
@@ -194,7 +236,8 @@ impl Snapshots {
             None => false,
         };
         let artifacts = if state.artifacts.is_empty() { Vec::new() } else { self.artifacts(tenant, run).await? };
-        Ok(RunSnapshot::new(&state, running, artifacts))
+        let children = children(&state, self.reads.children(tenant, run).await?);
+        Ok(RunSnapshot::new(&state, running, artifacts, children))
     }
 
     /// `status` as it is shown, for each of these: those with an open turn may be running.
@@ -238,7 +281,7 @@ fn lease_name(turn: TurnId) -> String {
 }
 
 impl RunSnapshot {
-    fn new(state: &RunState, running: bool, artifacts: Vec<ArtifactRef>) -> Self {
+    fn new(state: &RunState, running: bool, artifacts: Vec<ArtifactRef>, children: Vec<ChildView>) -> Self {
         let status = state.status();
         let turn = state.turn.as_ref().map(|turn| OpenTurn {
             turn_id: turn.turn_id,
@@ -262,16 +305,44 @@ impl RunSnapshot {
             conversation_id: state.conversation_id,
             metadata: state.metadata.clone(),
             trigger: state.trigger.clone(),
+            parent: state.parent.as_ref().map(|parent| ParentView {
+                run_id: parent.run_id,
+                call_id: parent.call_id,
+                depth: parent.depth,
+            }),
+            children,
             turn,
             waits: waits(state),
             plan: state.plan.clone(),
             plan_revision: state.plan_revision,
             budget: state.limits.clone(),
             usage: state.spent.into(),
+            children_usage: state.children_spent.into(),
             artifacts,
             ending: state.ending.clone(),
         }
     }
+}
+
+/// The children that exist, and those that have still to be created.
+fn children(state: &RunState, rows: Vec<RunRow>) -> Vec<ChildView> {
+    let open = |run: RunId| state.children.values().find(|child| child.child_id == run);
+    let starting = state.children.values().filter(|child| rows.iter().all(|row| row.run_id != child.child_id));
+    let starting = starting.map(|child| ChildView {
+        run_id: child.child_id,
+        agent: child.spawn.agent.clone(),
+        status: "starting",
+        call_id: Some(child.spawn.call_id),
+        usage: Spent::default().into(),
+    });
+    let existing = rows.iter().map(|row| ChildView {
+        run_id: row.run_id,
+        agent: row.agent.clone(),
+        status: row.status.as_str(),
+        call_id: open(row.run_id).map(|child| child.spawn.call_id),
+        usage: row.spent.into(),
+    });
+    existing.chain(starting).collect()
 }
 
 fn waits(state: &RunState) -> Vec<Waiting> {
@@ -284,6 +355,7 @@ fn waits(state: &RunState) -> Vec<Waiting> {
         condition: None,
         met: false,
         call_id: None,
+        child_id: None,
         tool: None,
         call_status: None,
         approval_id: None,
@@ -313,5 +385,10 @@ fn waits(state: &RunState) -> Vec<Waiting> {
         approval_id: Some(approval.approval_id),
         ..blank(WakeKind::OperatorInput, approval.question.text.clone())
     });
-    registered.chain(calls).chain(questions).collect()
+    let children = state.children.values().map(|child| Waiting {
+        call_id: Some(child.spawn.call_id),
+        child_id: Some(child.child_id),
+        ..blank(WakeKind::TaskResult, format!("the end of the agent `{}`", child.spawn.agent))
+    });
+    registered.chain(calls).chain(children).chain(questions).collect()
 }

@@ -13,8 +13,9 @@ use serde_json::Value;
 use crate::{
     models::{Answer, Arguments, Finish, ModelCall},
     slice::Slice,
+    spawn::SpawnDraft,
     toolbox::{CatalogueTool, Offered, Toolbox},
-    verbs::{self, Draft, Names, Spoken, Verb, WaitFor},
+    verbs::{self, Draft, Names, SpawnAgent, Spoken, Verb, WaitFor},
 };
 
 /// Most tool calls of one answer.
@@ -31,6 +32,8 @@ pub struct Candidate {
     pub outcome: TurnOutcome,
     /// Artifacts to store first.
     pub drafts: Vec<Draft>,
+    /// Agents to look up and start.
+    pub spawns: Vec<SpawnDraft>,
 }
 
 /// What an answer is read against.
@@ -61,8 +64,14 @@ pub struct Reading<'a> {
 /// # Errors
 /// What is wrong with it, in words for the model.
 pub fn read(answer: &Answer, reading: &Reading<'_>) -> Result<Candidate, Vec<String>> {
-    let mut gathered =
-        Gathered { reading, problems: Vec::new(), outcome: reading.blank(answer), drafts: Vec::new(), wait: None };
+    let mut gathered = Gathered {
+        reading,
+        problems: Vec::new(),
+        outcome: reading.blank(answer),
+        drafts: Vec::new(),
+        spawns: Vec::new(),
+        wait: None,
+    };
     if answer.finish == Finish::Length {
         let words = "the answer was cut off at the limit of output: answer shorter, or in several turns";
         gathered.problems.push(words.to_owned());
@@ -74,7 +83,7 @@ pub fn read(answer: &Answer, reading: &Reading<'_>) -> Result<Candidate, Vec<Str
     gathered.resolve_wait();
     gathered.check_ends();
     if gathered.problems.is_empty() {
-        Ok(Candidate { outcome: gathered.outcome, drafts: gathered.drafts })
+        Ok(Candidate { outcome: gathered.outcome, drafts: gathered.drafts, spawns: gathered.spawns })
     } else {
         Err(gathered.problems)
     }
@@ -95,6 +104,7 @@ impl Reading<'_> {
             text: (!text.is_empty()).then(|| self.block(text)),
             calls: Vec::new(),
             wait: None,
+            spawns: Vec::new(),
             plan: None,
             say: Vec::new(),
             question: None,
@@ -114,6 +124,7 @@ struct Gathered<'a> {
     problems: Vec<String>,
     outcome: TurnOutcome,
     drafts: Vec<Draft>,
+    spawns: Vec<SpawnDraft>,
     wait: Option<WaitFor>,
 }
 
@@ -147,6 +158,7 @@ impl Gathered<'_> {
         match &offer.offered {
             Offered::Tool(tool) => self.request(index, tool, arguments),
             Offered::Verb(verb) => match verbs::read(*verb, arguments) {
+                Ok(Spoken::SpawnAgent(asked)) => self.spawn(index, asked),
                 Ok(spoken) => self.say(*verb, spoken),
                 Err(problem) => self.problems.push(format!("`{}`: {problem}", call.name)),
             },
@@ -175,6 +187,13 @@ impl Gathered<'_> {
         });
     }
 
+    fn spawn(&mut self, index: usize, asked: SpawnAgent) {
+        let reading = self.reading;
+        let SpawnAgent { agent, task, budget, on_failure } = asked;
+        let call_id = CallId::derive(reading.state.run_id, &format!("{}/{index}", reading.turn_id));
+        self.spawns.push(SpawnDraft { call_id, agent, task: reading.block(task), budget, on_failure });
+    }
+
     fn say(&mut self, verb: Verb, spoken: Spoken) {
         let taken = match spoken {
             Spoken::UpdatePlan(steps) => self.outcome.plan.replace(steps).is_some(),
@@ -185,6 +204,8 @@ impl Gathered<'_> {
             }
             Spoken::Complete(summary) => self.end(EndRequest::Complete(self.reading.block(summary))),
             Spoken::Fail(reason) => self.end(EndRequest::Fail(self.reading.block(reason))),
+            // Any number of them: see `spawn`.
+            Spoken::SpawnAgent(_) => false,
             Spoken::Say(text) => {
                 self.outcome.say.push(self.reading.block(text));
                 false
@@ -223,8 +244,12 @@ impl Gathered<'_> {
     fn resolve_wait(&mut self) {
         let Some(wait) = &self.wait else { return };
         let Reading { state, turn_id, now, .. } = *self.reading;
-        let answer: Vec<_> = self.outcome.calls.iter().map(|call| (call.tool.clone(), call.call_id)).collect();
-        let open: Vec<_> = state.calls.values().map(|call| (call.request.tool.clone(), call.request.call_id)).collect();
+        let spawned = self.spawns.iter().map(|spawn| (spawn.agent.clone(), spawn.call_id));
+        let called = self.outcome.calls.iter().map(|call| (call.tool.clone(), call.call_id));
+        let answer: Vec<_> = called.chain(spawned).collect();
+        let children = state.children.values().map(|child| (child.spawn.agent.clone(), child.spawn.call_id));
+        let calls = state.calls.values().map(|call| (call.request.tool.clone(), call.request.call_id));
+        let open: Vec<_> = calls.chain(children).collect();
         match verbs::resolve(wait, &Names { answer: &answer, open: &open }, (state.run_id, turn_id), now) {
             Ok(request) => self.outcome.wait = Some(request),
             Err(problem) => self.problems.push(format!("`wait_for`: {problem}")),

@@ -6,6 +6,7 @@
 //! | what a model sees | `slice.rs`, `slice/` |
 //! | what a model may say | `verbs.rs`, `verbs/`, `toolbox.rs` |
 //! | what is made of an answer | `candidate.rs` |
+//! | which agents a run may start, and with what | `spawn.rs` |
 //! | which model is asked, and what it costs | `models/`, `prices.yaml` |
 //! | how runs are interrupted | `interrupt.rs` |
 
@@ -16,6 +17,7 @@ mod interrupt;
 mod live;
 pub mod models;
 pub mod slice;
+pub mod spawn;
 pub mod toolbox;
 mod turn;
 pub mod verbs;

@@ -63,11 +63,12 @@ pub struct Toolbox {
 }
 
 impl Toolbox {
-    /// The verbs, and these tools; `names` are those of the agent's file, of which some may not be there.
+    /// The verbs, and these tools; `names` are those of the agent's file, of which some may not be there. `agents` are those
+    /// that may be started.
     ///
     /// # Errors
     /// [`BadSchema`] if the input schema of a tool of our own does not compile. One of a server is left out.
-    pub fn new(names: &[String], mut tools: Vec<CatalogueTool>) -> Result<Self, BadSchema> {
+    pub fn new(names: &[String], agents: &[String], mut tools: Vec<CatalogueTool>) -> Result<Self, BadSchema> {
         let mut toolbox = Self {
             declarations: Arc::new([]),
             offers: BTreeMap::new(),
@@ -82,6 +83,11 @@ impl Toolbox {
             let declaration = verbs::declaration(verb);
             hasher.update(declaration.schema.to_string());
             toolbox.add(&mut declarations, declaration, Offered::Verb(verb))?;
+        }
+        if !agents.is_empty() {
+            let declaration = verbs::spawn_declaration(agents);
+            hasher.update(declaration.schema.to_string());
+            toolbox.add(&mut declarations, declaration, Offered::Verb(Verb::SpawnAgent))?;
         }
         // The same order whatever the order in the file: a provider's cache sees the same beginning.
         tools.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
@@ -225,7 +231,7 @@ mod tests {
     fn toolbox(names: &[&str]) -> Toolbox {
         let tools = names.iter().filter(|name| name.contains('.')).map(|name| tool(name)).collect();
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        Toolbox::new(&names, tools).unwrap()
+        Toolbox::new(&names, &[], tools).unwrap()
     }
 
     fn remote(name: &str, words: Trust, input: serde_json::Value) -> CatalogueTool {
@@ -245,11 +251,11 @@ mod tests {
             remote("forge.bad", Trust::Untrusted, json!({"type": "no such type"})),
         ];
         let names = ["shell.run", "forge.*", "other.*"].map(str::to_owned);
-        let toolbox = Toolbox::new(&names, tools).unwrap();
+        let toolbox = Toolbox::new(&names, &[], tools).unwrap();
         assert_eq!(toolbox.trust(), Trust::Untrusted);
         assert_eq!(toolbox.missing(), ["other.*", "forge.bad"]);
         assert!(toolbox.find("forge_list").is_some());
-        let vouched = Toolbox::new(&names, vec![remote("forge.list", Trust::System, object())]).unwrap();
+        let vouched = Toolbox::new(&names, &[], vec![remote("forge.list", Trust::System, object())]).unwrap();
         assert_eq!(vouched.trust(), Trust::System);
     }
 
@@ -274,6 +280,16 @@ mod tests {
         assert!(offer.problems(&json!({"command": "ls"})).is_empty());
         assert!(offer.problems(&json!({"command": 7}))[0].contains("`/command`"));
         assert!(offer.problems(&json!({}))[0].contains("\"command\" is a required property"));
+    }
+
+    #[test]
+    fn agents_are_offered_by_name_to_those_who_may_start_them() {
+        assert!(toolbox(&[]).find("spawn_agent").is_none());
+        let toolbox = Toolbox::new(&[], &["reviewer".to_owned()], Vec::new()).unwrap();
+        let offer = toolbox.find("spawn_agent").unwrap();
+        assert!(offer.problems(&json!({"agent": "reviewer", "task": "look", "budget": {"turns": 3}})).is_empty());
+        assert!(!offer.problems(&json!({"agent": "other", "task": "look"})).is_empty());
+        assert!(!offer.problems(&json!({"agent": "reviewer", "task": "look", "budget": {"turns": 0}})).is_empty());
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::{
     live::Live,
     models::{ModelError, Models, Prompt, router::Answered, router::CallSite},
     slice::{Slice, SliceInput, SliceLimits},
+    spawn,
     toolbox::{BadSchema, CatalogueTool, Toolbox},
 };
 
@@ -334,10 +335,16 @@ impl Turns {
                 model_ms: consumed.millis,
             },
         );
-        let Candidate { mut outcome, drafts } = match read {
+        let Candidate { mut outcome, drafts, spawns } = match read {
             Ok(candidate) => candidate,
             Err(problems) => return Ok(Tried::Problems(problems)),
         };
+        if !spawns.is_empty() {
+            match spawn::resolve(&self.agents, &open.state, open.agent, &spawns).await? {
+                Ok(resolved) => outcome.spawns = resolved,
+                Err(problems) => return Ok(Tried::Problems(problems)),
+            }
+        }
         if !drafts.is_empty() {
             // Nothing is stored for an outcome that the rules refuse.
             if let Some(problems) = refused(&open.state, &outcome) {
@@ -417,10 +424,19 @@ impl Turns {
         retry::when(policy, SubmitError::is_transient, submit).await
     }
 
-    /// What the run is offered. The tools of MCP servers are those that it holds on to, whatever has become of them since.
+    /// What the run is offered. The tools of MCP servers are those that it holds on to, whatever has become of them since. A
+    /// child may have fewer tools than its agent's file names, and one that is far down starts no others.
     async fn toolbox(&self, state: &RunState, agent: &AgentSpec) -> Result<Arc<Toolbox>, TurnError> {
-        let remote = self.remote_tools(state, agent).await?;
-        let key = remote.iter().fold(state.agent_digest.clone(), |key, tool| format!("{key}/{}", tool.digest));
+        let mut remote = self.remote_tools(state, agent).await?;
+        remote.retain(|tool| state.may_use(&tool.spec.name));
+        let names = spawn::tools_of(state, agent);
+        let agents: &[String] = if state.depth() < kernel::child::MAX_DEPTH { &agent.agents } else { &[] };
+        let of_child = match &state.tools {
+            Some(_) => format!("{}/{}", agents.len(), names.join(",")),
+            None => String::new(),
+        };
+        let first = format!("{}/{of_child}", state.agent_digest);
+        let key = remote.iter().fold(first, |key, tool| format!("{key}/{}", tool.digest));
         if let Some(toolbox) = self.kept_toolboxes().get(&key) {
             return Ok(Arc::clone(toolbox));
         }
@@ -428,9 +444,9 @@ impl Turns {
             let (spec, digest) = (self.catalog.get(name)?, self.catalog.digest(name)?);
             Some(CatalogueTool { spec, digest: digest.to_owned() })
         };
-        let mut tools: Vec<CatalogueTool> = agent.tools.iter().filter_map(own).collect();
+        let mut tools: Vec<CatalogueTool> = names.iter().filter_map(own).collect();
         tools.extend(remote.into_iter().map(|tool| CatalogueTool { spec: tool.spec, digest: tool.digest }));
-        let toolbox = Arc::new(Toolbox::new(&agent.tools, tools)?);
+        let toolbox = Arc::new(Toolbox::new(&names, agents, tools)?);
         if !toolbox.missing().is_empty() {
             tracing::warn!(agent = agent.name, missing = ?toolbox.missing(), "an agent names tools that do not exist here");
         }

@@ -5,13 +5,15 @@ mod wait;
 
 use kernel::{
     Timestamp,
+    budget::Limits,
+    child::OnFailure,
     event::{PlanStep, StepStatus},
     units::{self, Duration},
 };
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use schema::declaration;
+pub use schema::{declaration, spawn_declaration};
 pub use wait::{Names, WaitFor, resolve};
 
 /// Most steps of a plan.
@@ -38,10 +40,12 @@ pub enum Verb {
     Complete,
     /// End: not to be reached.
     Fail,
+    /// Start another agent. Only for agents whose file names some.
+    SpawnAgent,
 }
 
 impl Verb {
-    /// All of them, in the order in which they are declared.
+    /// Those that every agent has, in the order in which they are declared.
     pub const ALL: [Self; 7] = [
         Self::UpdatePlan,
         Self::WaitFor,
@@ -63,6 +67,7 @@ impl Verb {
             Self::CreateArtifact => "create_artifact",
             Self::Complete => "complete",
             Self::Fail => "fail",
+            Self::SpawnAgent => "spawn_agent",
         }
     }
 }
@@ -89,6 +94,23 @@ pub enum Spoken {
     Complete(String),
     /// `fail`.
     Fail(String),
+    /// `spawn_agent`.
+    SpawnAgent(SpawnAgent),
+}
+
+/// An agent to start.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct SpawnAgent {
+    /// Its name.
+    pub agent: String,
+    /// What it is to do.
+    pub task: String,
+    /// What it may spend at most.
+    #[serde(default)]
+    pub budget: Limits,
+    /// What becomes of this run if it fails.
+    #[serde(default)]
+    pub on_failure: OnFailure,
 }
 
 /// An artifact before it is stored.
@@ -148,6 +170,11 @@ pub fn read(verb: Verb, arguments: Value) -> Result<Spoken, String> {
         }
         Verb::CreateArtifact => read_draft(arguments).map(Spoken::CreateArtifact),
         Verb::Complete => Ok(Spoken::Complete(text("summary", parse::<Summary>(arguments)?.summary)?)),
+        Verb::SpawnAgent => {
+            let mut asked = parse::<SpawnAgent>(arguments)?;
+            asked.task = text("task", asked.task)?;
+            Ok(Spoken::SpawnAgent(asked))
+        }
         Verb::Fail => Ok(Spoken::Fail(text("reason", parse::<Reason>(arguments)?.reason)?)),
     }
 }

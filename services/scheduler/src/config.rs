@@ -30,6 +30,8 @@ pub struct Config {
     pub reconcile_longest_seconds: u64,
     /// The pause between two looks in percent of the time since it began.
     pub reconcile_share_percent: u32,
+    /// Seconds between two looks at children that are not in step with their parents.
+    pub tend_seconds: u64,
     /// Runs of one tenant that may be under way at once; 0 is no limit. As in ingress, which queues the others.
     pub max_running: u32,
     /// Share of runs whose spans are exported, from 0 to 1. As in ingress.
@@ -59,6 +61,7 @@ impl Default for Config {
             reconcile_shortest_seconds: 5,
             reconcile_longest_seconds: 900,
             reconcile_share_percent: 20,
+            tend_seconds: 3,
             max_running: 0,
             trace_ratio: 1.0,
             retain_firings_days: 90,
@@ -95,6 +98,10 @@ impl Config {
             longest: Duration::from_secs(self.reconcile_longest_seconds),
             share: f64::from(self.reconcile_share_percent) / 100.0,
         }
+    }
+
+    pub(crate) fn tend_every(&self) -> Duration {
+        Duration::from_secs(self.tend_seconds.max(1))
     }
 
     pub(crate) fn neglect(&self) -> Duration {

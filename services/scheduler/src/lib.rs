@@ -12,9 +12,11 @@
 //! | what is rung for again | `reaper.rs` |
 //! | what is asked about outside | `reconcile.rs` |
 //! | when queued runs begin | `admission.rs` |
+//! | how children follow their parents | `children.rs` |
 //! | what is forgotten | `retention.rs` |
 
 mod admission;
+mod children;
 mod config;
 mod firing;
 mod leader;
@@ -62,6 +64,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     watch(&ctx.health, &bus, &engine);
     let bells = timers::Bells::listen(&bus).await?;
     let queued = bus.subscribe(&bus::subject::evt_of_type("run.queued")).await?;
+    let families = children::listen(&bus).await?;
     ctx.serve(config.common.listen, axum::Router::new()).await?;
 
     let stop = ctx.shutdown.stopping();
@@ -72,6 +75,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let reaper = reaper::Reaper::new(&engine, config.reap_every(), config.neglect());
     let reconciler = reconcile::Reconciler::new(&engine, config.reap_every(), config.pace());
     let admission = admission::Admission::new(&engine, ctx.tracer.clone(), config.max_running);
+    let children = children::Children::new(&engine, ctx.tracer.clone(), config.tend_every(), config.max_running);
     let retention = retention::Retention::new(&engine, config.ages());
     futures::join!(
         timers.run(bells, stop.clone()),
@@ -80,6 +84,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         reaper.run(&leader, stop.clone()),
         reconciler.run(&leader, stop.clone()),
         admission.run(&leader, queued, stop.clone()),
+        children.run(&leader, families, stop.clone()),
         retention.run(&leader, stop.clone()),
         leader.keep(stop.clone()),
     );

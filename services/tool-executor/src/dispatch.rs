@@ -20,6 +20,7 @@ use service::Tracer;
 use crate::activity::{Activities, Activity};
 use crate::beside::{self, Entry, Held, Locks};
 use crate::doorbell::Doorbell;
+use crate::freeze::KillSwitch;
 use crate::limits::Limits;
 use crate::pipeline::{Pipeline, Ready, Verdict};
 use crate::registry::Refusal;
@@ -39,6 +40,7 @@ pub(crate) const RECORD_WITHIN: Duration = Duration::from_secs(60);
 /// Does what is to be done about calls.
 pub(crate) struct Dispatcher {
     pub engine: Engine,
+    pub kill_switch: KillSwitch,
     pub pipeline: Pipeline,
     pub tools: Tools,
     pub results: Results,
@@ -254,6 +256,7 @@ impl Dispatcher {
             Err(SubmitError::Rejected(Rejection::GrantMismatch(_))) => {
                 Ok(Err(self.ask(task, ready.approval.clone()).await?))
             }
+            // A frozen one waits as it stands: it is rung for again, until it may.
             Err(SubmitError::Rejected(rejection)) => {
                 tracing::info!(call = %task.id(), code = rejection.code(), "a call is not started");
                 Ok(Err(Next::ACK))
@@ -276,10 +279,14 @@ impl Dispatcher {
             Ok(command) => command,
             Err(error) => return self.refuse(task, Refusal::new(error.code, error.message)).await,
         };
+        let heard = self.kill_switch.heard();
         let started = match self.start(task, ready).await? {
             Ok(state) => state,
             Err(next) => return Ok(next),
         };
+        if let Some(scope) = self.kill_switch.thrown_since(heard, &started, &task.call.request.tool).await? {
+            return self.leave_be(task, &scope).await;
+        }
         let (Some(call), Some(lease)) = (started.calls.get(&task.id()), lease.take()) else { return Ok(Next::ACK) };
         let activity = Activity::of(&started, call);
         match self.activities.start(activity, &command, task.span.traceparent(), lease, held, room).await {
@@ -295,6 +302,15 @@ impl Dispatcher {
                 self.record(task, Command::FailCall(FailCall { call_id: task.id(), failure }), "end").await
             }
         }
+    }
+
+    /// The kill switch was thrown between a call's start and its effect, which has not begun.
+    pub async fn leave_be(&self, task: &Task, scope: &str) -> Result<Next, SubmitError> {
+        let words = format!("frozen by an operator (`{scope}`) before it began: nothing has happened");
+        task.ended("failed", Some(("frozen", &words)));
+        let block = Block::new(words, Trust::System, "runtime");
+        let failure = CallFailure { block, code: "frozen".to_owned(), duration_ms: 0 };
+        self.record(task, Command::FailCall(FailCall { call_id: task.id(), failure }), "end").await
     }
 
     /// Commits what is known. A rejection means that the call has gone another way meanwhile, and is final.

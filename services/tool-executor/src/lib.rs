@@ -16,6 +16,7 @@
 //! | what is asked about while a run waits | `verify.rs` |
 //! | what is undone when a run fails | `compensate.rs` |
 //! | a tool | `tools/` |
+//! | how the kill switch is heard | `freeze.rs` |
 //! | what is done with MCP servers | `mcp/` |
 //! | how HTTP goes out | `egress.rs`, `template.rs`, `secrets.rs` |
 //! | how commands run and are followed | `activity/` |
@@ -34,6 +35,7 @@ mod dispatch;
 mod doorbell;
 mod egress;
 mod elsewhere;
+mod freeze;
 mod limits;
 mod look;
 pub mod mcp;
@@ -68,6 +70,7 @@ use beside::Locks;
 use confine::Confinement;
 use dispatch::Dispatcher;
 use egress::{Egress, EgressError};
+use freeze::KillSwitch;
 use limits::Limits;
 use mcp::Mcp;
 use pipeline::Pipeline;
@@ -143,7 +146,8 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let bus = connect(config).await?;
     let engine = Engine::start(engine_options(config), bus.clone()).await?;
     watch_health(&ctx, &engine);
-    let dispatcher = Arc::new(dispatcher(&ctx, &engine)?);
+    let kill_switch = KillSwitch::listen(engine.freezes(), &bus, &ctx.shutdown).await?;
+    let dispatcher = Arc::new(dispatcher(&ctx, &engine, kill_switch)?);
     let policies = dispatcher.pipeline.policies.clone();
     ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(reload(policies)));
     hear_of_endings(&ctx, &bus, &dispatcher).await?;
@@ -195,7 +199,7 @@ fn engine_options(config: &Config) -> EngineOptions {
     }
 }
 
-fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
+fn dispatcher(ctx: &Ctx<Config>, engine: &Engine, kill_switch: KillSwitch) -> Result<Dispatcher, Error> {
     let config = &ctx.config;
     let root = &config.common.workspaces;
     let unusable = |source| Error::Workspaces { path: root.display().to_string(), source };
@@ -234,6 +238,7 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine) -> Result<Dispatcher, Error> {
     );
     Ok(Dispatcher {
         engine: engine.clone(),
+        kill_switch,
         pipeline: Pipeline {
             engine: engine.clone(),
             registry: Registry::new(specs, |name| std::env::var(name).ok()),

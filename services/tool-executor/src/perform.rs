@@ -88,12 +88,17 @@ impl Dispatcher {
             return self.not_admitted(&attempts, wait).await;
         }
         let asked = Instant::now();
+        let heard = self.kill_switch.heard();
+        let tool = &task.call.request.tool;
         let started;
         let task = if task.call.needs_start() {
             let state = match self.start(task, ready).await? {
                 Ok(state) => state,
                 Err(next) => return Ok(next),
             };
+            if let Some(scope) = self.kill_switch.thrown_since(heard, &state, tool).await? {
+                return self.leave_be(task, &scope).await;
+            }
             let Some(call) = state.calls.get(&task.id()).cloned() else { return Ok(Next::ACK) };
             started = task.after(state, call);
             if ready.tool.probe.is_some() && asked.elapsed() > BEGIN_WITHIN {
@@ -102,6 +107,13 @@ impl Dispatcher {
             fail::fail_point!("executor.before_effect");
             &started
         } else {
+            // No start in the log refuses it. If the switch can't be looked at, it does not happen either.
+            if task.call.request.effect != Effect::Read
+                && let Some(scope) = self.kill_switch.holds(&task.state, tool).await?
+            {
+                tracing::info!(call = %task.id(), scope, "a call is not started: frozen");
+                return Ok(Next::ACK);
+            }
             task
         };
         let began = Instant::now();

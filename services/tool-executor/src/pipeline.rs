@@ -90,7 +90,9 @@ impl Pipeline {
             return Ok(Verdict::Refused(Refusal::new("policy", words)));
         };
         let agent: &AgentSpec = &version.spec;
-        if !agent.may_use(&request.tool, &tool.spec.run) {
+        // The rules see to it that no child asks for more; who touches the world looks for itself.
+        let may = state.may_use(&request.tool) || request.is_compensation();
+        if !may || !agent.may_use(&request.tool, &tool.spec.run) {
             let words = format!("the agent `{}` has no tool `{}`", state.agent, request.tool);
             return Ok(Verdict::Refused(Refusal::new("unknown_tool", words)));
         }
@@ -241,7 +243,7 @@ fn reasons(decision: &Decision) -> Vec<String> {
 
 /// The policies count what is left; nothing is left of what is overdrawn.
 fn budget_left(state: &RunState, now: Timestamp) -> BudgetLeft {
-    let (limits, spent) = (&state.limits, &state.spent);
+    let (limits, spent) = (&state.limits, &state.committed());
     let tokens = spent.usage.input_tokens.saturating_add(spent.usage.output_tokens);
     let age = u64::try_from(now.duration_since(state.created_at).as_secs()).unwrap_or_default();
     let left = |limit: Option<u64>, spent: u64| limit.map(|limit| limit.saturating_sub(spent));

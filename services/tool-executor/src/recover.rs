@@ -99,10 +99,11 @@ impl Dispatcher {
             false => self.pipeline.registry.now(&task.call.request.tool),
         };
         let Some((tool, probe)) = tool.as_ref().and_then(|tool| Some((tool, tool.probe.as_ref()?))) else {
-            return self.reconcile(task, Finding::Unknown, "there is no way to find out", None).await;
+            return self.reconcile(task, Finding::Unknown, Timestamp::now(), "there is no way to find out", None).await;
         };
         let raw = || task.call.request.arguments.as_object().cloned().unwrap_or_default();
         let arguments = tool.check(&task.call.request.arguments).unwrap_or_else(|_| raw());
+        let as_of = Timestamp::now();
         match self.probe(task, probe, &arguments).await? {
             Ok(Asked { finding: tools::Finding::Done, body, .. }) if tool.is_remote() => {
                 // It was started: where it goes on is in the answer.
@@ -111,15 +112,15 @@ impl Dispatcher {
             }
             Ok(Asked { finding: tools::Finding::Done, status, body, media_type }) => {
                 let result = self.found(task, status, body, media_type).await;
-                self.reconcile(task, Finding::Done, "its own read-back says that it is done", Some(result)).await
+                self.reconcile(task, Finding::Done, as_of, "its own read-back says that it is done", Some(result)).await
             }
             Ok(Asked { finding: tools::Finding::NotDone, status, .. }) => {
                 let words = format!("its own read-back says that it is not done (HTTP {status})");
-                self.reconcile(task, Finding::NotDone, &words, None).await
+                self.reconcile(task, Finding::NotDone, as_of, &words, None).await
             }
             Err(words) if self.asked_long_enough(task) => {
                 let words = format!("its own read-back gave no answer: {words}");
-                self.reconcile(task, Finding::Unknown, &words, None).await
+                self.reconcile(task, Finding::Unknown, as_of, &words, None).await
             }
             Err(words) => {
                 let reason = format!("a call in doubt could not be asked about: {words}");
@@ -160,6 +161,7 @@ impl Dispatcher {
         &self,
         task: &Task,
         finding: Finding,
+        as_of: Timestamp,
         words: &str,
         result: Option<CallResult>,
     ) -> Result<Next, SubmitError> {
@@ -169,7 +171,7 @@ impl Dispatcher {
             Finding::Unknown => ("unknown", "reconciled_unknown"),
         };
         let evidence = Block::new(words, Trust::System, "runtime");
-        let command = Command::ReconcileCall(ReconcileCall { call_id: task.id(), finding, evidence, result });
+        let command = Command::ReconcileCall(ReconcileCall { call_id: task.id(), finding, as_of, evidence, result });
         let key = task.key(&format!("reconcile/{name}"));
         match self.engine.submit_on(&task.state, command, key, task.cause()).await {
             Ok(_) => {

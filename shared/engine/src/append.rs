@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kernel::{
-    Cause, Decision, Event, RunId, RunState, Status,
+    Cause, Decision, Event, EventData, RunId, RunState, Status,
     call::{Call, CallStatus},
 };
 use serde::Serialize;
@@ -72,6 +72,8 @@ pub(crate) enum Fate {
     Duplicate,
     /// The run has moved on since it was loaded.
     Conflict,
+    /// It would start something in a frozen scope.
+    Frozen,
 }
 
 /// What became of a batch.
@@ -95,7 +97,7 @@ pub(crate) async fn append(
     let (created, side) = documents(batch)?;
     let rows = sqlx::query(
         "select o_run, o_outcome, o_outbox from append($1, $2, $3, $4, $5::json, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-         $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28::json, $29, $30)",
+         $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28::json, $29, $30, $31::json)",
     )
     .bind(&commands.run)
     .bind(&commands.expected)
@@ -127,6 +129,7 @@ pub(crate) async fn append(
     .bind(side)
     .bind(if published.is_empty() { None } else { Some(published) })
     .bind(&commands.expected_at)
+    .bind(starts(batch)?)
     .fetch_all(connection)
     .await
     .map_err(pg("appending to the log"))?;
@@ -140,6 +143,7 @@ pub(crate) async fn append(
         let fate = match outcome {
             0 => Fate::Committed,
             1 => Fate::Duplicate,
+            3 => Fate::Frozen,
             _ => Fate::Conflict,
         };
         appended.fates.insert(RunId(run), fate);
@@ -269,6 +273,30 @@ struct Created<'a> {
     conversation_id: Option<kernel::ConversationId>,
     metadata: &'a serde_json::Map<String, serde_json::Value>,
     sampled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_id: Option<RunId>,
+    lineage: &'a [String],
+}
+
+/// A call that a commit starts: kept out if its scope is frozen.
+#[derive(Serialize)]
+struct Start<'a> {
+    run_id: RunId,
+    tool: &'a str,
+}
+
+fn starts(batch: &[Pending]) -> Result<Option<String>, EngineError> {
+    let mut starts = Vec::new();
+    for pending in batch {
+        for event in &pending.events {
+            if let EventData::ToolStarted(started) = &event.data
+                && let Some(call) = pending.after.calls.get(&started.call_id)
+            {
+                starts.push(Start { run_id: pending.run_id, tool: &call.request.tool });
+            }
+        }
+    }
+    if starts.is_empty() { Ok(None) } else { json("starts", &starts).map(Some) }
 }
 
 /// Bytes of the objective that lists show.
@@ -290,6 +318,8 @@ fn documents(batch: &[Pending]) -> Result<(Option<String>, Option<String>), Engi
                 conversation_id: state.conversation_id,
                 metadata: &state.metadata,
                 sampled: state.sampled,
+                parent_id: state.parent.as_ref().map(|parent| parent.run_id),
+                lineage: state.parent.as_ref().map_or(&[][..], |parent| &parent.lineage),
             });
         }
     }

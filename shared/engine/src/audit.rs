@@ -20,7 +20,7 @@ use std::{
 use futures::TryStreamExt;
 use kernel::{
     Event, EventData, RunId, RunState, Seq, Timestamp,
-    audit::{RunAudit, Violation, rules},
+    audit::{Families, RunAudit, Violation, rules},
 };
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
@@ -96,10 +96,14 @@ pub async fn audit(options: &AuditOptions) -> Result<AuditReport, EngineError> {
         report: AuditReport::default(),
         taken: HashMap::new(),
         untaken: Vec::new(),
+        families: Families::default(),
     };
     let mut after = Uuid::nil();
     while let Some(last) = audit.page(after).await? {
         after = last;
+    }
+    for Violation { run_id, seq, rule, detail } in audit.families.violations(audit.settled) {
+        audit.found(Some(run_id), seq, rule, detail);
     }
     audit.orphans().await?;
     if audit.settled {
@@ -119,6 +123,7 @@ struct Audit {
     taken: HashMap<i64, RunId>,
     /// Exclusive waits that an outside event fits which came long ago: wrong unless another has it.
     untaken: Vec<(RunId, i64)>,
+    families: Families,
 }
 
 /// What is to be read, and the copies to compare with it.
@@ -144,6 +149,8 @@ struct Folding {
 struct Seen {
     approvals: BTreeMap<kernel::ApprovalId, (&'static str, kernel::call::Approval)>,
     artifacts: BTreeMap<(kernel::ArtifactId, u32), kernel::call::ArtifactRef>,
+    /// When each child was started, in microseconds since 1970.
+    children: BTreeMap<RunId, i64>,
 }
 
 impl Audit {
@@ -257,6 +264,7 @@ impl Audit {
                 folding.audit.settled(long_ago(self.grace));
             }
         }
+        folding.audit.tell(&mut self.families);
         self.take(&mut folding.audit);
         let Some(state) = folding.audit.state().filter(|_| !folding.unreadable) else { return Ok(()) };
         for (rule, copy) in [("snapshot.ahead", &folding.snapshot), ("checkpoint.ahead", &folding.checkpoint)] {
@@ -287,7 +295,9 @@ impl Audit {
 
     /// Rows of runs that do not exist. The log of a run that was removed leaves in steps.
     async fn orphans(&mut self) -> Result<(), EngineError> {
-        for table in ["events", "inbox", "waits", "timers", "started_calls", "approvals", "artifacts", "checkpoints"] {
+        for table in
+            ["events", "inbox", "waits", "timers", "started_calls", "approvals", "artifacts", "checkpoints", "children"]
+        {
             let query = format!(
                 "select distinct run_id from {table} t
                  where not exists (select from runs r where r.run_id = t.run_id)
@@ -336,6 +346,9 @@ impl Seen {
             EventData::ApprovalExpired(expired) => self.decided(expired.approval_id, "expired"),
             EventData::ArtifactCreated(created) => self.artifact(&created.artifact),
             EventData::ArtifactUpdated(updated) => self.artifact(&updated.artifact),
+            EventData::SubagentStarted(started) => {
+                self.children.insert(started.child_id, event.at.as_microsecond());
+            }
             EventData::ToolCompleted(done) => done.result.artifact.iter().for_each(|artifact| self.artifact(artifact)),
             _ => {}
         }

@@ -312,6 +312,7 @@ impl Committer {
                 }
                 Fate::Duplicate => self.answer_duplicate(job).await,
                 Fate::Conflict => self.race_again(job),
+                Fate::Frozen => job.answer(Err(Rejection::Frozen.into())),
             }
         }
     }

@@ -288,6 +288,12 @@ impl Engine {
         crate::Schedules::new(self.pool().clone())
     }
 
+    /// The kill switch.
+    #[must_use]
+    pub fn freezes(&self) -> crate::Freezes {
+        crate::Freezes::new(self.pool().clone())
+    }
+
     /// What is forgotten after a while.
     #[must_use]
     pub fn retention(&self) -> crate::Retention {

@@ -12,6 +12,7 @@
 //! | how events leave | `outbox.rs` |
 //! | what is known of MCP servers and their tools | `mcp/` |
 //! | schedules | `schedules/` |
+//! | the kill switch | `freezes.rs` |
 //! | how waits meet outside events | `externals.rs`, `externals/`, `lookback.rs`, `matching.rs` |
 
 mod actions;
@@ -25,6 +26,7 @@ mod economics;
 mod engine;
 mod error;
 mod externals;
+mod freezes;
 mod gate;
 mod idempotency;
 mod leases;
@@ -57,6 +59,7 @@ pub use audit::{AuditOptions, AuditReport, AuditViolation, audit};
 pub use catalog::*;
 pub use error::{EngineError, SubmitError};
 pub use externals::*;
+pub use freezes::{Freeze, FreezeScope, Freezes, NotAScope};
 pub use gate::PublishGate;
 pub use idempotency::*;
 pub use leases::*;
@@ -64,7 +67,7 @@ pub use limiter::*;
 pub use matching::*;
 pub use mcp::*;
 pub use migrate::{migrate, pending_migrations};
-pub use new_run::{NewRun, is_sampled, stricter};
+pub use new_run::{NewRun, is_sampled};
 pub use observers::*;
 pub use options::EngineOptions;
 pub use outbox::{Outbox, Swept};

@@ -96,7 +96,7 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
         format!("grant usage on all sequences in schema {schema} to {name}"),
         format!("grant insert on events, inbox, checkpoints to {name}"),
         format!(
-            "grant insert, update, delete on runs, outbox, waits, timers, started_calls, approvals, artifacts to {name}"
+            "grant insert, update, delete on runs, outbox, waits, timers, started_calls, approvals, artifacts, children to {name}"
         ),
         format!("grant update on checkpoints to {name}"),
         format!("grant insert, update, delete on {own_tables} to {name}"),
@@ -133,7 +133,11 @@ fn special_rights(role: Role, name: &str) -> Vec<String> {
             format!("grant execute on function remove_ended_runs to {name}"),
             format!("create policy write_{name} on schedules for all to {name} using (true)"),
         ],
-        Role::Ingress => vec![format!("create policy write_{name} on schedules for all to {name} using (true)")],
+        Role::Ingress => vec![
+            format!("create policy write_{name} on schedules for all to {name} using (true)"),
+            // Who threw the kill switch is only ever added to.
+            format!("grant insert on freezes to {name}"),
+        ],
         // What agents make, and that is never believed like a person's word.
         Role::ToolExecutor => vec![format!(
             "create policy write_{name} on schedules for all to {name} using (agent is not null)

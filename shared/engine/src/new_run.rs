@@ -41,32 +41,16 @@ impl NewRun {
             objective: self.objective,
             input: self.input,
             acceptance,
-            limits: stricter(&agent.budget, &self.limits),
+            limits: agent.budget.stricter(&self.limits),
             conversation_id: self.conversation_id,
             metadata: self.metadata,
             parallel_wake: agent.parallel_wake,
             debounce: agent.debounce,
             sampled,
             trigger: self.trigger,
+            parent: None,
+            tools: None,
         }
-    }
-}
-
-/// Of each limit the lower one.
-#[must_use]
-pub fn stricter(a: &Limits, b: &Limits) -> Limits {
-    fn lower<T: PartialOrd + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
-        match (a, b) {
-            (Some(a), Some(b)) => Some(if b < a { b } else { a }),
-            (a, b) => a.or(b),
-        }
-    }
-    Limits {
-        turns: lower(a.turns, b.turns),
-        tokens: lower(a.tokens, b.tokens),
-        cost_usd: lower(a.cost_usd, b.cost_usd),
-        wall: lower(a.wall, b.wall),
-        tool_calls: lower(a.tool_calls, b.tool_calls),
     }
 }
 
@@ -81,14 +65,6 @@ pub fn is_sampled(run: RunId, ratio: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_lower_limit_holds() {
-        let agent = Limits { turns: Some(10), cost_usd: Some(2.0), ..Limits::default() };
-        let asked = Limits { turns: Some(20), cost_usd: Some(0.5), tokens: Some(100), ..Limits::default() };
-        let both = stricter(&agent, &asked);
-        assert_eq!((both.turns, both.cost_usd, both.tokens, both.tool_calls), (Some(10), Some(0.5), Some(100), None));
-    }
 
     #[test]
     fn the_ratio_is_kept_at_its_ends() {

@@ -33,6 +33,10 @@ pub(crate) struct Side {
     decided: Vec<DecidedRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     artifacts: Vec<ArtifactRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    children: Vec<ChildRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    children_gone: Vec<ChildGone>,
 }
 
 #[derive(Debug, Serialize)]
@@ -125,6 +129,20 @@ struct ArtifactRow {
     artifact: ArtifactRef,
 }
 
+#[derive(Debug, Serialize)]
+struct ChildRow {
+    child_id: RunId,
+    run_id: RunId,
+    call_id: CallId,
+    started_at: Timestamp,
+}
+
+#[derive(Debug, Serialize)]
+struct ChildGone {
+    run_id: RunId,
+    child_id: RunId,
+}
+
 impl Side {
     /// Whether nothing rarer happened: the common case.
     pub(crate) fn is_empty(&self) -> bool {
@@ -137,6 +155,8 @@ impl Side {
             && self.approvals.is_empty()
             && self.decided.is_empty()
             && self.artifacts.is_empty()
+            && self.children.is_empty()
+            && self.children_gone.is_empty()
     }
 
     /// Adds what `events` mean, which led from `before` to `after`.
@@ -186,6 +206,13 @@ impl Side {
             }
             EventData::ToolFailed(failed) => self.end_call(before, run_id, failed.call_id),
             EventData::ToolCancelled(cancelled) => self.end_call(before, run_id, cancelled.call_id),
+            EventData::SubagentStarted(started) => {
+                let (child_id, call_id) = (started.child_id, started.spawn.call_id);
+                self.children.push(ChildRow { child_id, run_id, call_id, started_at: at });
+            }
+            EventData::SubagentCompleted(done) => self.end_child(run_id, done.child_id),
+            EventData::SubagentFailed(failed) => self.end_child(run_id, failed.child_id),
+            EventData::SubagentCancelled(cancelled) => self.end_child(run_id, cancelled.child_id),
             EventData::ApprovalRequested(requested) => self.add_approval(after, requested, at),
             EventData::ApprovalGranted(granted) => {
                 self.decide(run_id, granted.approval_id, "granted", at, Some(&granted.by), granted.reason.as_ref());
@@ -256,6 +283,10 @@ impl Side {
         if before.and_then(|state| state.calls.get(&call_id)).is_some_and(kernel::call::Call::is_started) {
             self.calls_gone.push(CallGone { run_id, call_id });
         }
+    }
+
+    fn end_child(&mut self, run_id: RunId, child_id: RunId) {
+        self.children_gone.push(ChildGone { run_id, child_id });
     }
 
     fn add_approval(&mut self, state: &RunState, requested: &ApprovalRequested, at: Timestamp) {

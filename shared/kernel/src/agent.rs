@@ -24,6 +24,12 @@ pub struct AgentSpec {
     /// Names of the tools that it may use; `<server>.*` stands for all of an MCP server.
     #[serde(default)]
     pub tools: Vec<String>,
+    /// Names of the agents that it may start as children of its runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
+    /// How many of those may be at work at a time; 8 if nothing is said, 64 at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_children: Option<u32>,
     /// Folders with a `SKILL.md`.
     #[serde(default)]
     pub skills: Vec<String>,
@@ -57,6 +63,14 @@ pub struct AgentSpec {
     /// How long an approval stays open.
     #[serde(default = "default_approval_expiry")]
     pub approval_expiry: Duration,
+}
+
+impl AgentSpec {
+    /// How many children of a run may be at work at a time.
+    #[must_use]
+    pub fn max_children(&self) -> u32 {
+        self.max_children.unwrap_or(8)
+    }
 }
 
 const fn default_approval_expiry() -> Duration {

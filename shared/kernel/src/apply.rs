@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    budget::Spent,
     call::{Approval, Call, CallStatus, Compensation, Grant, PutOff},
+    child::Child,
     event::{
-        ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, RunCreated, Speaker, TimerPurpose, ToolFailed,
-        ToolProgressed, ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
+        ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, RunCreated, Speaker, SubagentCancelled,
+        SubagentStarted, TimerPurpose, ToolFailed, ToolProgressed, ToolRequested, ToolStarted, TurnCompleted,
+        TurnRejected,
     },
     ids::{CallId, RunId, TimerId},
     mutants::{Mutant, broken},
@@ -55,13 +58,19 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         metadata: created.metadata.clone(),
         sampled: created.sampled,
         trigger: created.trigger.clone(),
+        parent: created.parent.as_deref().cloned(),
+        tools: created.tools.as_ref().map(|tools| tools.iter().cloned().collect()),
         parallel_wake: created.parallel_wake,
         debounce: created.debounce,
         limits: created.limits.clone(),
         spent: Default::default(),
+        children_spent: Default::default(),
+        given: created.limits.clone(),
         lowest_trust: created.objective.trust,
         queued: true,
         paused: false,
+        held_by_operator: false,
+        held_by_parent: false,
         ending: None,
         ended: false,
         turn: None,
@@ -76,6 +85,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         plan_revision: 0,
         undo: Default::default(),
         calls: Default::default(),
+        children: Default::default(),
         wait: None,
         wait_since: None,
         last_wait: None,
@@ -106,8 +116,8 @@ impl RunState {
             }
             EventData::RunQueued(_) => self.queued = true,
             EventData::RunRunnable(opened) => self.open_turn(event.seq, opened),
-            EventData::RunPaused(_) => self.paused = true,
-            EventData::RunResumed(_) => self.paused = false,
+            EventData::RunPaused(paused) => self.hold(paused.by_parent, true),
+            EventData::RunResumed(resumed) => self.hold(resumed.by_parent, false),
             EventData::RunCompleted(end) => self.end(&end.ending),
             EventData::RunFailed(end) => self.end(&end.ending),
             EventData::RunCancelled(end) => self.end(&end.ending),
@@ -187,6 +197,22 @@ impl RunState {
                 }
             },
             EventData::ObservationRecorded(recorded) => self.fold_observation(event, &recorded.observation),
+            EventData::SubagentStarted(started) => self.fold_child(event, started),
+            EventData::SubagentCompleted(done) => {
+                self.close_child(event, done.call_id, &done.spent, FactKind::Result, "completed", &done.result);
+            }
+            EventData::SubagentFailed(failed) if failed.again => {
+                self.children_spent = self.children_spent.plus(&failed.spent);
+                self.children.remove(&failed.call_id);
+                self.lowest_trust = self.lowest_trust.join(failed.reason.trust);
+            }
+            EventData::SubagentFailed(failed) => {
+                self.close_child(event, failed.call_id, &failed.spent, FactKind::Failure, "failed", &failed.reason);
+            }
+            EventData::SubagentCancelled(cancelled) => {
+                let SubagentCancelled { call_id, spent, reason, .. } = cancelled;
+                self.close_child(event, *call_id, spent, FactKind::Failure, "was cancelled", reason);
+            }
             _ => self.fold_wait(event),
         }
     }
@@ -425,10 +451,7 @@ impl RunState {
         if let Some(call) = ended {
             let title = format!("`{}` {how}", call.request.tool);
             self.fact(event, kind, title, block, Some(call_id));
-            self.meet(event, &mut |_, on| match on {
-                Condition::TaskResult { call_id: named } => *named == call_id && !broken(Mutant::EndMeetsNoWait),
-                _ => false,
-            });
+            self.meet_end(event, call_id);
         }
     }
 
@@ -437,6 +460,42 @@ impl RunState {
         if code == SCHEMA_CHANGED {
             self.tools_at = Some(event.at);
         }
+    }
+
+    fn hold(&mut self, by_parent: bool, held: bool) {
+        if by_parent {
+            self.held_by_parent = held;
+        } else {
+            self.held_by_operator = held;
+        }
+        self.paused = self.held_by_parent || self.held_by_operator;
+    }
+
+    fn fold_child(&mut self, event: &Event, started: &SubagentStarted) {
+        let SubagentStarted { spawn, turn_id, child_id, attempt, limits } = started.clone();
+        if attempt == 1 {
+            self.entry(event, format!("You started the agent `{}`", spawn.agent), spawn.task.clone());
+        }
+        self.children.insert(spawn.call_id, Child { spawn, turn_id, child_id, attempt, limits });
+    }
+
+    fn close_child(&mut self, event: &Event, call: CallId, spent: &Spent, kind: FactKind, how: &str, block: &Block) {
+        self.children_spent = self.children_spent.plus(spent);
+        let stays = broken(Mutant::SettlesTwice);
+        let ended = if stays { self.children.get(&call).cloned() } else { self.children.remove(&call) };
+        if let Some(child) = ended {
+            let title = format!("The agent `{}` {how}", child.spawn.agent);
+            self.fact(event, kind, title, block.clone(), Some(call));
+            self.meet_end(event, call);
+        }
+    }
+
+    /// A call, or a child, has ended.
+    fn meet_end(&mut self, event: &Event, call: CallId) {
+        self.meet(event, &mut |_, on| match on {
+            Condition::TaskResult { call_id } => *call_id == call && !broken(Mutant::EndMeetsNoWait),
+            _ => false,
+        });
     }
 
     fn meet(&mut self, event: &Event, meets: &mut dyn FnMut(usize, &Condition) -> bool) {

@@ -70,7 +70,115 @@ pub enum LimitName {
     ToolCalls,
 }
 
+impl Limits {
+    /// Of each limit the lower one.
+    #[must_use]
+    pub fn stricter(&self, other: &Self) -> Self {
+        fn lower<T: PartialOrd + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(if b < a { b } else { a }),
+                (a, b) => a.or(b),
+            }
+        }
+        Self {
+            turns: lower(self.turns, other.turns),
+            tokens: lower(self.tokens, other.tokens),
+            cost_usd: lower(self.cost_usd, other.cost_usd),
+            wall: lower(self.wall, other.wall),
+            tool_calls: lower(self.tool_calls, other.tool_calls),
+        }
+    }
+
+    /// These limits, and those of `other` where there are none.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            turns: self.turns.or(other.turns),
+            tokens: self.tokens.or(other.tokens),
+            cost_usd: self.cost_usd.or(other.cost_usd),
+            wall: self.wall.or(other.wall),
+            tool_calls: self.tool_calls.or(other.tool_calls),
+        }
+    }
+
+    /// What is left of them after `spent`. Time passes by itself.
+    #[must_use]
+    pub fn without(&self, spent: &Spent) -> Self {
+        Self {
+            turns: self.turns.map(|most| most.saturating_sub(spent.turns)),
+            tokens: self.tokens.map(|most| most.saturating_sub(spent.usage.tokens())),
+            cost_usd: self.cost_usd.map(|most| usd(microusd(most).saturating_sub(spent.usage.cost_microusd))),
+            wall: self.wall,
+            tool_calls: self.tool_calls.map(|most| most.saturating_sub(spent.tool_calls)),
+        }
+    }
+
+    /// One of `shares` equal parts of what can be shared.
+    #[must_use]
+    pub fn divided(&self, shares: u32) -> Self {
+        let shares = shares.max(1);
+        Self {
+            turns: self.turns.map(|most| most / shares),
+            tokens: self.tokens.map(|most| most / u64::from(shares)),
+            cost_usd: self.cost_usd.map(|most| usd(microusd(most) / u64::from(shares))),
+            wall: self.wall,
+            tool_calls: self.tool_calls.map(|most| most / shares),
+        }
+    }
+
+    /// All that they allow, as if it were spent.
+    #[must_use]
+    pub fn as_spent(&self) -> Spent {
+        Spent {
+            turns: self.turns.unwrap_or(0),
+            tool_calls: self.tool_calls.unwrap_or(0),
+            usage: Usage {
+                input_tokens: self.tokens.unwrap_or(0),
+                cost_microusd: self.cost_usd.map_or(0, microusd),
+                ..Usage::default()
+            },
+        }
+    }
+
+    /// The limit under which not even one turn is possible, if there is one.
+    #[must_use]
+    pub fn nothing_left(&self) -> Option<LimitName> {
+        let nothing = Spent::default().forbids_turn(self);
+        nothing.or_else(|| self.wall.filter(|wall| wall.as_millis() == 0).map(|_| LimitName::Wall))
+    }
+}
+
+impl Usage {
+    /// Tokens in and out together.
+    #[must_use]
+    pub const fn tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
+impl std::fmt::Display for LimitName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Turns => "turns",
+            Self::Tokens => "tokens",
+            Self::CostUsd => "cost_usd",
+            Self::Wall => "wall",
+            Self::ToolCalls => "tool_calls",
+        })
+    }
+}
+
 impl Spent {
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut sum = *self;
+        sum.turns = sum.turns.saturating_add(other.turns);
+        sum.tool_calls = sum.tool_calls.saturating_add(other.tool_calls);
+        sum.add(&other.usage);
+        sum
+    }
+
     /// Adds what a turn consumed.
     pub fn add(&mut self, usage: &Usage) {
         let sum = &mut self.usage;
@@ -84,7 +192,7 @@ impl Spent {
     /// The limit that forbids another turn, if any. Wall time is kept by a timer instead.
     #[must_use]
     pub fn forbids_turn(&self, limits: &Limits) -> Option<LimitName> {
-        let tokens = self.usage.input_tokens.saturating_add(self.usage.output_tokens);
+        let tokens = self.usage.tokens();
         if limits.turns.is_some_and(|most| self.turns >= most) {
             Some(LimitName::Turns)
         } else if limits.tokens.is_some_and(|most| tokens >= most) {
@@ -111,6 +219,11 @@ pub fn microusd(usd: f64) -> u64 {
     (usd * 1e6).round() as u64
 }
 
+/// Millionths as dollars.
+fn usd(microusd: u64) -> f64 {
+    microusd as f64 / 1e6
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +239,20 @@ mod tests {
         assert_eq!(spent.forbids_turn(&Limits { tokens: Some(101), ..none.clone() }), None);
         assert_eq!(spent.forbids_turn(&Limits { cost_usd: Some(2.0), ..none.clone() }), Some(LimitName::CostUsd));
         assert!(!spent.allows_calls(&Limits { tool_calls: Some(1), ..none }, 2));
+    }
+
+    #[test]
+    fn what_is_left_is_shared_and_never_more_than_there_was() {
+        let limits = Limits { turns: Some(10), tokens: Some(100), cost_usd: Some(0.3), tool_calls: None, wall: None };
+        let spent = Spent { turns: 4, tool_calls: 7, usage: Usage { input_tokens: 500, ..Usage::default() } };
+        let left = limits.without(&spent);
+        assert_eq!((left.turns, left.tokens, left.cost_usd, left.tool_calls), (Some(6), Some(0), Some(0.3), None));
+        assert_eq!(left.nothing_left(), Some(LimitName::Tokens));
+        let share = limits.divided(3);
+        assert_eq!((share.turns, share.tokens, share.cost_usd), (Some(3), Some(33), Some(0.1)));
+        let asked = Limits { turns: Some(99), ..Limits::default() };
+        assert_eq!(asked.or(&share).stricter(&left).turns, Some(6));
+        assert_eq!(limits.stricter(&asked).turns, Some(10));
+        assert_eq!(share.as_spent().usage.cost_microusd, 100_000);
     }
 }

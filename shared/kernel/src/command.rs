@@ -5,10 +5,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    budget::{Limits, Usage},
+    budget::{Limits, Spent, Usage},
     call::{Approval, ArtifactRef, Attempt, Binding, CallFailure, CallRequest, CallResult, Exit, Observation, Verdict},
-    event::{ExternalRef, Finding, PlanStep, RunCreated},
-    ids::{ApprovalId, CallId, Seq, TimerId, TurnId, WaitId},
+    child::SpawnRequest,
+    event::{ExternalRef, Finding, Outcome, PlanStep, Rule, RunCreated},
+    ids::{ApprovalId, CallId, RunId, Seq, TimerId, TurnId, WaitId},
     slice::Manifest,
     trust::{Block, Trust},
     wait::WaitExpr,
@@ -79,6 +80,8 @@ impl Role {
             "tool.started" | "tool.progressed" | "tool.in_doubt" | "tool.reconciled" => self == Self::ToolExecutor,
             "tool.completed" | "tool.failed" => matches!(self, Self::ToolExecutor | Self::Observer),
             "tool.denied" => matches!(self, Self::ToolExecutor | Self::Approval),
+            "subagent.started" => matches!(self, Self::Planner | Self::Scheduler),
+            "subagent.completed" | "subagent.failed" | "subagent.cancelled" => self == Self::Scheduler,
             "observation.recorded" => matches!(self, Self::Observer | Self::ToolExecutor),
             "approval.requested" => matches!(self, Self::ToolExecutor | Self::Planner),
             "approval.granted" | "approval.denied" => self == Self::Approval,
@@ -142,6 +145,12 @@ pub enum Command {
     FireTimer(FireTimer),
     /// An outside event matches a wait.
     DeliverExternal(Box<DeliverExternal>),
+    /// A child run has ended: its parent takes note.
+    SettleChild(Box<ChildReport>),
+    /// A child run ends with its parent.
+    EndChild(ByParent),
+    /// A child run is held, or let go, with its parent.
+    HoldChild(HoldChild),
 }
 
 /// For [`Command::Create`]. The run's id is the one that the command is submitted for.
@@ -166,6 +175,8 @@ pub struct TurnOutcome {
     pub text: Option<Block>,
     /// Tool calls.
     pub calls: Vec<CallRequest>,
+    /// Child runs.
+    pub spawns: Vec<SpawnRequest>,
     /// What to wait for.
     pub wait: Option<WaitRequest>,
     /// The new plan.
@@ -203,7 +214,10 @@ impl TurnOutcome {
         let end = outcome.end.iter_mut().map(|end| match end {
             EndRequest::Complete(block) | EndRequest::Fail(block) => &mut block.trust,
         });
-        for trust in blocks.chain(calls).chain(artifacts).chain(question).chain(end).chain([&mut outcome.trust]) {
+        let spawns = outcome.spawns.iter_mut().map(|spawn| &mut spawn.task.trust);
+        for trust in
+            blocks.chain(calls).chain(spawns).chain(artifacts).chain(question).chain(end).chain([&mut outcome.trust])
+        {
             *trust = trust.join(most);
         }
         outcome
@@ -392,6 +406,8 @@ pub struct ReconcileCall {
     pub call_id: CallId,
     /// What was found.
     pub finding: Finding,
+    /// When it was looked: what may have happened later is not in the finding.
+    pub as_of: Timestamp,
     /// By what.
     pub evidence: Block,
     /// The result, if it is known to have happened.
@@ -433,6 +449,41 @@ pub struct DeliverExternal {
     pub block: Block,
 }
 
+/// For [`Command::SettleChild`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChildReport {
+    /// The call that the child answers.
+    pub call_id: CallId,
+    /// The child's run.
+    pub child_id: RunId,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// By which rule.
+    pub rule: Rule,
+    /// What it came to, as far as it may be believed.
+    pub answer: Block,
+    /// What it and its own children spent.
+    pub spent: Spent,
+}
+
+/// For [`Command::EndChild`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ByParent {
+    /// The parent.
+    pub parent: RunId,
+    /// Why.
+    pub reason: String,
+}
+
+/// For [`Command::HoldChild`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct HoldChild {
+    /// The parent.
+    pub parent: RunId,
+    /// Whether it is held from now on.
+    pub hold: bool,
+}
+
 impl Command {
     /// Whether `role` may ask for it. Postgres and NATS permissions say the same once more.
     #[must_use]
@@ -460,7 +511,9 @@ impl Command {
             // Who looks for itself at what is waited for, and finds it there, says so.
             Self::Observe(_) => matches!(role, Role::Observer | Role::ToolExecutor),
             Self::ConcludeCall(_) => matches!(role, Role::Observer),
-            Self::FireTimer(_) => matches!(role, Role::Scheduler),
+            Self::FireTimer(_) | Self::SettleChild(_) | Self::EndChild(_) | Self::HoldChild(_) => {
+                matches!(role, Role::Scheduler)
+            }
             Self::DeliverExternal(_) => matches!(role, Role::Ingress),
         }
     }
@@ -494,6 +547,9 @@ impl Command {
             Self::ConcludeCall(_) => "conclude_call",
             Self::FireTimer(_) => "fire_timer",
             Self::DeliverExternal(_) => "deliver_external",
+            Self::SettleChild(_) => "settle_child",
+            Self::EndChild(_) => "end_child",
+            Self::HoldChild(_) => "hold_child",
         }
     }
 }

@@ -9,6 +9,7 @@ mod apply;
 pub mod audit;
 pub mod budget;
 pub mod call;
+pub mod child;
 pub mod command;
 mod decide;
 pub mod economics;

@@ -83,6 +83,8 @@ mutants! {
     EndsTwice,
     /// "Not done" is believed at once.
     BelievesTooEarly,
+    /// "Not done" is believed of who looked before the effect had to be settled, and says so after.
+    BelievesOldNews,
     /// A call that is known to be done stays open.
     FindsWithoutEnd,
     /// A decided question stays open.
@@ -105,6 +107,28 @@ mutants! {
     EndsOverOpenCalls,
     /// An ending run leaves calls as they are of which nothing has happened.
     EndingSparesUnstarted,
+    /// A run ends while children of it are open.
+    EndsOverOpenChildren,
+    /// An ending run leaves its children alone.
+    EndSparesChildren,
+    /// A held run leaves its children alone.
+    HoldSparesChildren,
+    /// A child is given what it asks for, whatever its parent has left.
+    CarvesTooMuch,
+    /// A parent spends what it has set aside for its children.
+    SpendsWhatIsSetAside,
+    /// What children spent is forgotten.
+    ChildrenCostNothing,
+    /// A child may be given more than its parent has set aside.
+    ChildTakesMore,
+    /// A child that was settled stays open.
+    SettlesTwice,
+    /// A child's answer is as trusted as it says.
+    BelievesChildren,
+    /// Children have tools that their parents have not.
+    ChildHasMoreTools,
+    /// Children have children without end.
+    SpawnsTooDeep,
     /// An ended run leaves timers behind.
     LeavesTimers,
     /// An ended run leaves questions behind.

@@ -3,7 +3,7 @@
 use crate::{
     call::CallStatus,
     command::Role,
-    ids::{ApprovalId, CallId, TurnId},
+    ids::{ApprovalId, CallId, RunId, TurnId},
     status::Status,
 };
 
@@ -61,6 +61,20 @@ pub enum Rejection {
     /// The approval's time is over.
     #[error("approval {0} has expired")]
     ApprovalExpired(ApprovalId),
+    /// The run is no child of that one.
+    #[error("run {0} is not the parent of this one")]
+    NotTheParent(RunId),
+    /// It is held since its parent is.
+    #[error("the run is held with its parent {0}: resume that one")]
+    HeldByParent(RunId),
+    /// A child may not be given more than its parent has set aside.
+    #[error(
+        "the run is a child, and its parent {0} has set aside less than that: raise the parent's budget and start another"
+    )]
+    BeyondParent(RunId),
+    /// Nothing may start there at present: an operator has thrown the kill switch.
+    #[error("frozen by an operator: nothing starts until that is lifted")]
+    Frozen,
     /// The service may not ask for this.
     #[error("{} may not {}", .0.as_str(), .1)]
     NotAllowed(Role, &'static str),
@@ -88,6 +102,10 @@ impl Rejection {
             Self::ApprovalNotOpen(_) => "approval_not_open",
             Self::AlreadyDecided(..) => "already_decided",
             Self::ApprovalExpired(_) => "approval_expired",
+            Self::NotTheParent(_) => "not_the_parent",
+            Self::HeldByParent(_) => "held_by_parent",
+            Self::BeyondParent(_) => "beyond_parent",
+            Self::Frozen => "frozen",
             Self::NotAllowed(..) => "not_allowed",
         }
     }

@@ -9,6 +9,7 @@ use crate::{
     agent::{Criterion, ParallelWake},
     budget::{Limits, Spent},
     call::{Approval, ArtifactRef, Call},
+    child::{Child, ParentRef},
     event::{Ending, ExternalRef, PlanStep, RunRunnable, TimerPurpose},
     ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId},
     mutants::{self, Mutant, broken},
@@ -19,7 +20,7 @@ use crate::{
 };
 
 /// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
-pub const STATE_VERSION: u32 = 5;
+pub const STATE_VERSION: u32 = 6;
 
 /// The code with which a call ends whose tool is no longer what the model saw.
 pub const SCHEMA_CHANGED: &str = "schema_changed";
@@ -79,6 +80,12 @@ pub struct RunState {
     /// The outside event that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<ExternalRef>,
+    /// The run that started it as its child.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentRef>,
+    /// The only tools that it may use; none is no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<BTreeSet<String>>,
     /// Which ends of parallel calls wake.
     pub parallel_wake: ParallelWake,
     /// How long wakes are gathered before a turn begins.
@@ -87,12 +94,24 @@ pub struct RunState {
     pub limits: Limits,
     /// What it has spent.
     pub spent: Spent,
+    /// What its ended children spent, their own children's included.
+    #[serde(default)]
+    pub children_spent: Spent,
+    /// What it was given when it was created: a child never has more.
+    #[serde(default)]
+    pub given: Limits,
     /// The least trust of all content that ever entered the run, in whatever way.
     pub lowest_trust: Trust,
     /// Whether it still waits for admission.
     pub queued: bool,
-    /// Whether an operator holds it.
+    /// Whether it is held, by whomever.
     pub paused: bool,
+    /// Whether an operator holds it.
+    #[serde(default)]
+    pub held_by_operator: bool,
+    /// Whether it is held with its parent.
+    #[serde(default)]
+    pub held_by_parent: bool,
     /// How it is ending or has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
@@ -127,6 +146,9 @@ pub struct RunState {
     pub undo: VecDeque<Undo>,
     /// Open calls.
     pub calls: BTreeMap<CallId, Call>,
+    /// Open child runs, by the call that each answers.
+    #[serde(default)]
+    pub children: BTreeMap<CallId, Child>,
     /// The registered wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
@@ -274,7 +296,7 @@ impl RunState {
     #[must_use]
     pub fn wake_kinds(&self) -> BTreeSet<WakeKind> {
         let mut kinds = self.wait.as_ref().map(Wait::kinds).unwrap_or_default();
-        if !self.calls.is_empty() {
+        if !self.calls.is_empty() || !self.children.is_empty() {
             kinds.insert(WakeKind::TaskResult);
         }
         if !self.approvals.is_empty() {
@@ -290,6 +312,12 @@ impl RunState {
     #[must_use]
     pub fn tools_as_of(&self) -> Timestamp {
         self.tools_at.unwrap_or(self.created_at)
+    }
+
+    /// Whether the call is open, be it a tool's or a child's.
+    #[must_use]
+    pub fn is_open_call(&self, call: CallId) -> bool {
+        self.calls.contains_key(&call) || self.children.contains_key(&call)
     }
 
     /// Whether the open turn is this one.
@@ -320,7 +348,7 @@ impl RunState {
             .filter(|fact| matches!(fact.kind, FactKind::Result | FactKind::Failure))
             .filter(|fact| fact.call_id.is_some_and(|call| !named(call)))
             .collect();
-        let open = self.calls.keys().any(|call| !named(*call));
+        let open = self.calls.keys().chain(self.children.keys()).any(|call| !named(*call));
         let failed = ended.iter().any(|fact| fact.kind == FactKind::Failure);
         !ended.is_empty() && (!open || (failed && self.parallel_wake == ParallelWake::FirstFailure))
     }

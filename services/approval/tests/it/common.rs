@@ -157,6 +157,8 @@ impl System {
             debounce: Default::default(),
             sampled: true,
             trigger: None,
+            parent: None,
+            tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         self.ingress.submit(run, create, "create", Cause::default()).await.unwrap();
@@ -171,6 +173,7 @@ impl System {
             text: None,
             calls: vec![call],
             wait: None,
+            spawns: Vec::new(),
             plan: None,
             say: Vec::new(),
             question: None,

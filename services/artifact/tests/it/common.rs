@@ -77,6 +77,8 @@ impl World {
             debounce: Default::default(),
             sampled: false,
             trigger: None,
+            parent: None,
+            tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         self.ingress.submit(run, create, "create", Cause::default()).await.unwrap();
@@ -93,6 +95,7 @@ impl World {
             text: None,
             calls: Vec::new(),
             wait: None,
+            spawns: Vec::new(),
             plan: None,
             say: Vec::new(),
             question: None,

@@ -5,6 +5,7 @@ mod approvals;
 mod dev;
 mod dlq;
 mod doctor;
+mod freeze;
 mod health;
 mod mcp;
 mod migrate;
@@ -46,6 +47,7 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Pause(control) => runs::control(&api()?, "pause", control, out).await,
         Command::Resume(control) => runs::control(&api()?, "resume", control, out).await,
         Command::Cancel(control) => runs::control(&api()?, "cancel", control, out).await,
+        Command::Freeze(args) => freeze::run(&api()?, args, out).await,
         Command::Why { run, event } => runs::why(&api()?, run, event, out).await,
         Command::Agents(AgentsCommand::Apply { files }) => agents::apply(&api()?, files, out).await,
         Command::Agents(AgentsCommand::List) => agents::list(&api()?, out).await,

@@ -57,6 +57,34 @@ impl Timeline {
                 Some(line.below(Paint::Dim, quoted(&reconciled.evidence.text)))
             }
             EventData::ObservationRecorded(recorded) => Some(self.observed(&recorded.observation)),
+            _ => self.child_line(event, data),
+        }
+    }
+
+    /// The line of an event about a child run, if it is one.
+    fn child_line(&mut self, event: &EventView, data: &EventData) -> Option<Line> {
+        match data {
+            EventData::SubagentStarted(started) => {
+                let spawn = &started.spawn;
+                let note = CallNote { tool: spawn.agent.clone(), requested: event.at, started: None };
+                self.calls.insert(spawn.call_id, note);
+                let again = if started.attempt > 1 { format!("attempt {}", started.attempt) } else { String::new() };
+                let line = Line::new('⑂', "starts", Paint::Model).stress(&spawn.agent).painted(Paint::Warn, again);
+                Some(line.say(cut(&spawn.task.text, ARGUMENTS)).aside(format!("run {}", started.child_id)))
+            }
+            EventData::SubagentCompleted(done) => {
+                let line = self.ended(event, done.call_id, '✓', "done", Paint::Good);
+                Some(line.below(Paint::Dim, quoted(&done.result.text)))
+            }
+            EventData::SubagentFailed(failed) => {
+                let line = self.ended(event, failed.call_id, '✗', "failed", Paint::Bad);
+                let next = if failed.again { "another takes over" } else { "" };
+                Some(line.aside(next).below(Paint::Plain, quoted(&failed.reason.text)))
+            }
+            EventData::SubagentCancelled(cancelled) => {
+                let line = self.ended(event, cancelled.call_id, '⊘', "stopped", Paint::Warn);
+                Some(line.say(&cancelled.reason.text))
+            }
             _ => None,
         }
     }

@@ -178,11 +178,12 @@ impl Timeline {
                 Some(Line::new('▷', "resumed", Paint::Good).say(format!("by {}", resumed.by)))
             }
             EventData::RunCancelRequested(requested) => {
-                let open = requested.open_calls.len();
-                Some(
-                    ending_line('◌', "ending", Paint::Warn, &requested.ending)
-                        .aside(format!("{open} calls have to stop")),
-                )
+                let (calls, children) = (requested.open_calls.len(), requested.open_children.len());
+                let open = match children {
+                    0 => format!("{calls} calls have to stop"),
+                    _ => format!("{calls} calls and {children} child runs have to stop"),
+                };
+                Some(ending_line('◌', "ending", Paint::Warn, &requested.ending).aside(open))
             }
             EventData::RunCompleted(end) => Some(ending_line('●', "completed", Paint::Good, &end.ending)),
             EventData::RunFailed(end) => Some(ending_line('●', "failed", Paint::Bad, &end.ending)),

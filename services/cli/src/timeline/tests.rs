@@ -155,6 +155,8 @@ fn created(trigger: Option<ExternalRef>) -> RunCreated {
         debounce: Default::default(),
         sampled: true,
         trigger,
+        parent: None,
+        tools: None,
     }
 }
 
@@ -215,6 +217,7 @@ fn main_job() -> Story {
         ToolReconciled {
             call_id: CallId::derive(story.run, "merge"),
             finding: Finding::Done,
+            as_of: None,
             evidence: block("merged: true", Trust::Untrusted),
         },
     );
@@ -257,7 +260,10 @@ fn main_job() -> Story {
     };
     story.then(25_800, ArtifactCreated { artifact });
     let text = block("The pipeline is green and the pull request is merged.", Trust::System);
-    story.then(25_800, RunCompleted { ending: Ending { outcome: Outcome::Completed, rule: Rule::GoalMet, text } });
+    story.then(
+        25_800,
+        RunCompleted { ending: Ending { outcome: Outcome::Completed, rule: Rule::GoalMet, text }, parent: None },
+    );
     story
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod cloudevents;
 pub(crate) mod control;
 pub(crate) mod event;
 pub(crate) mod events;
+pub(crate) mod freeze;
 pub(crate) mod logs;
 pub(crate) mod openapi;
 pub(crate) mod runs;

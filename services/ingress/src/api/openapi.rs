@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    actions, agents, approvals, artifacts, cloudevents, control, events, logs, runs, schedules, schema, services,
-    session, waits,
+    actions, agents, approvals, artifacts, cloudevents, control, events, freeze, logs, runs, schedules, schema,
+    services, session, waits,
 };
 use crate::problem::{MEDIA_TYPE, ProblemDetails};
 
@@ -26,6 +26,7 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         runs::create, runs::list, runs::show,
         events::list, events::economics, events::stream, events::show_turn, events::explain,
         control::message, control::pause, control::resume, control::cancel, control::change_budget,
+        freeze::list, freeze::put,
         waits::list,
         approvals::list, approvals::show, approvals::decide,
         artifacts::show, artifacts::content,

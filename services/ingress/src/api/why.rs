@@ -241,6 +241,7 @@ impl Log {
     fn tool(&self, call: CallId) -> &str {
         let requests = self.events.values().find_map(|entry| match &entry.data {
             EventData::ToolRequested(requested) if requested.call.call_id == call => Some(requested.call.tool.as_str()),
+            EventData::SubagentStarted(started) if started.spawn.call_id == call => Some(started.spawn.agent.as_str()),
             _ => None,
         });
         requests.unwrap_or("a tool")
@@ -309,6 +310,9 @@ fn is_fact(data: &EventData) -> bool {
         | EventData::ToolDenied(_)
         | EventData::ToolCancelled(_)
         | EventData::ToolReconciled(_)
+        | EventData::SubagentCompleted(_)
+        | EventData::SubagentFailed(_)
+        | EventData::SubagentCancelled(_)
         | EventData::ExternalMatched(_)
         | EventData::TimerFired(_)
         | EventData::ApprovalGranted(_)
@@ -329,6 +333,10 @@ fn call_of(data: &EventData) -> Option<CallId> {
         EventData::ToolCancelled(cancelled) => Some(cancelled.call_id),
         EventData::ToolInDoubt(doubt) => Some(doubt.call_id),
         EventData::ToolReconciled(reconciled) => Some(reconciled.call_id),
+        EventData::SubagentStarted(started) => Some(started.spawn.call_id),
+        EventData::SubagentCompleted(completed) => Some(completed.call_id),
+        EventData::SubagentFailed(failed) => Some(failed.call_id),
+        EventData::SubagentCancelled(cancelled) => Some(cancelled.call_id),
         EventData::ApprovalRequested(asked) => asked.approval.call_id,
         EventData::ObservationRecorded(recorded) => recorded.observation.call_id,
         _ => None,

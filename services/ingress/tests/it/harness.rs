@@ -193,6 +193,7 @@ pub fn outcome(state: &RunState) -> TurnOutcome {
         text: None,
         calls: Vec::new(),
         wait: None,
+        spawns: Vec::new(),
         plan: None,
         say: vec![block("working on it")],
         question: None,

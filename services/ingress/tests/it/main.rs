@@ -8,6 +8,7 @@ mod approvals;
 mod artifacts;
 mod bad_input;
 mod description;
+mod freeze;
 mod harness;
 mod lines;
 mod logs;

@@ -77,6 +77,8 @@ impl World {
             debounce: Default::default(),
             sampled: true,
             trigger: None,
+            parent: None,
+            tools: None,
         };
         let run = RunId::mint();
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
@@ -208,6 +210,7 @@ fn outcome(state: &RunState, call_id: CallId) -> TurnOutcome {
         text: None,
         calls: vec![call],
         wait: None,
+        spawns: Vec::new(),
         plan: None,
         say: Vec::new(),
         question: None,

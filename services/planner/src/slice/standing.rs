@@ -39,6 +39,7 @@ pub(super) fn before(view: &View<'_>, room: u64) -> Vec<Part> {
 pub(super) fn after(view: &View<'_>, room: u64) -> Vec<Part> {
     let parts = [
         calls(view, cap(room, CAPS[1], 8)),
+        children(view, cap(room, CAPS[2], 4)),
         approvals(view, cap(room, CAPS[2], 4)),
         artifacts(view, cap(room, CAPS[2], 4)),
         notices(view),
@@ -132,7 +133,10 @@ fn describe(state: &RunState, condition: &Condition) -> String {
         Condition::Timer { due, .. } => format!("the time {due}"),
         Condition::TaskResult { call_id } => match state.calls.get(call_id) {
             Some(call) => format!("the end of `{}`", fence::label(&call.request.tool)),
-            None => "the end of a call".to_owned(),
+            None => match state.children.get(call_id) {
+                Some(child) => format!("the end of the agent `{}`", fence::label(&child.spawn.agent)),
+                None => "the end of a call".to_owned(),
+            },
         },
         Condition::External(pattern) => {
             let [kind, source] = [&pattern.event_type, &pattern.source].map(|text| fence::label(text));
@@ -166,6 +170,28 @@ fn calls(view: &View<'_>, max: usize) -> Option<Part> {
         part.body.push_str(&format!("… and {hidden} more.\n"));
     }
     (!state.calls.is_empty()).then_some(part)
+}
+
+/// The agents that this run has started and that are still at work, in the runtime's own words.
+fn children(view: &View<'_>, max: usize) -> Option<Part> {
+    let state = view.input.state;
+    let mut body = String::new();
+    let mut shown = 0;
+    for (call, child) in &state.children {
+        let line = format!("- `{}` {call}: at work as run {}\n", fence::label(&child.spawn.agent), child.child_id);
+        if body.len() + line.len() > max {
+            break;
+        }
+        body.push_str(&line);
+        shown += 1;
+    }
+    let hidden = state.children.len() - shown;
+    let mut part = Part::new("agents", "Agents that you started and that are still at work", body, Trust::System);
+    if hidden > 0 {
+        part.cut = Some(format!("{hidden} of {} not shown", state.children.len()));
+        part.body.push_str(&format!("… and {hidden} more.\n"));
+    }
+    (!state.children.is_empty()).then_some(part)
 }
 
 fn status_of(call: &Call, now: Timestamp) -> String {
@@ -227,7 +253,8 @@ fn notices(view: &View<'_>) -> Option<Part> {
 
 fn budget(view: &View<'_>) -> Part {
     let state = view.input.state;
-    let (limits, spent) = (&state.limits, &state.spent);
+    // What is set aside for agents at work is as good as spent.
+    let (limits, spent) = (&state.limits, &state.committed());
     let left = |name: &str, most: Option<u64>, used: u64| {
         most.map_or_else(
             || format!("{name}: {used} used"),

@@ -61,8 +61,42 @@ pub fn declaration(verb: Verb) -> ToolDecl {
             "End the run: the objective cannot be reached. Say why.",
             object(&["reason"], json!({"reason": {"type": "string"}})),
         ),
+        Verb::SpawnAgent => return spawn_declaration(&[]),
     };
     ToolDecl { name: verb.name().to_owned(), description: description.to_owned(), schema }
+}
+
+/// How the starting of these agents is declared to the model.
+#[must_use]
+pub fn spawn_declaration(agents: &[String]) -> ToolDecl {
+    let count = json!({"type": "integer", "minimum": 1});
+    let budget = object(
+        &[],
+        json!({"turns": count, "tokens": count, "cost_usd": {"type": "number"}, "tool_calls": count, "wall": {"type": "string"}}),
+    );
+    let mut properties = json!({
+        "agent": {"type": "string"},
+        "task": {"type": "string", "description": "All that it needs to know: it sees nothing of this run."},
+        "budget": budget,
+        "on_failure": {
+            "type": "string", "enum": ["continue", "fail", "retry"],
+            "description": "What becomes of this run if it fails: you are told and go on, this run fails too, or another one takes over.",
+        },
+    });
+    if !agents.is_empty() {
+        properties["agent"]["enum"] = json!(agents);
+    }
+    properties["budget"]["description"] = json!(
+        "What it may spend at most, out of what is left of yours: turns, tokens, cost_usd, tool_calls, wall such as 2h."
+    );
+    ToolDecl {
+        name: Verb::SpawnAgent.name().to_owned(),
+        description:
+            "Start another agent on a task of its own. It works beside you; its end wakes you, or wait for it with \
+                      `wait_for` and its name as `task`."
+                .to_owned(),
+        schema: object(&["agent", "task"], properties),
+    }
 }
 
 fn object(required: &[&str], properties: Value) -> Value {

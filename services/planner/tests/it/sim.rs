@@ -71,10 +71,13 @@ impl Sim {
             debounce: agent.debounce,
             sampled: true,
             trigger: None,
+            parent: None,
+            tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         let state = kernel::decide(RunId::mint(), None, &create, now).unwrap().state;
-        let toolbox = Toolbox::new(&agent.tools, agent.tools.iter().filter_map(|name| tool(name)).collect()).unwrap();
+        let tools = agent.tools.iter().filter_map(|name| tool(name)).collect();
+        let toolbox = Toolbox::new(&agent.tools, &[], tools).unwrap();
         Self { state, agent, toolbox, now, limits: SliceLimits::default(), models: models(scenarios) }
     }
 

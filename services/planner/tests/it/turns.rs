@@ -83,6 +83,8 @@ impl World {
             debounce: Default::default(),
             sampled: true,
             trigger: None,
+            parent: None,
+            tools: None,
         };
         let run = RunId::mint();
         let cause =
@@ -385,5 +387,35 @@ async fn artifacts_are_kept_before_the_turn_is_committed() {
     );
     assert_eq!(state.artifacts.len(), 2);
     assert!(has(&world.events(run).await, "artifact.created"));
+    world.close(vec![planner]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_starts_another_with_no_more_than_it_has_itself() {
+    let world = World::with(
+        r#"
+  - unless: 'could not be used'
+    calls: [{tool: spawn_agent, arguments: {agent: stranger, task: look}}]
+  - when: {sees: 'stranger'}
+    text: I ask the one that I may ask.
+    calls:
+      - {tool: spawn_agent, arguments: {agent: helper, task: "look at {{run_id}}", budget: {turns: 3}, on_failure: retry}}
+      - {tool: wait_for, arguments: {task: helper, why: "it looks"}}
+"#,
+    )
+    .await;
+    let helper = "name: helper\nmodel: scripted:demo\ninstructions: Help.\ntools: [test.echo, shell.run]\n";
+    let helper = world.ingress.agents().put(&world.tenant, helper, "ann").await.unwrap();
+    let planner = world.planner();
+    let lead = "name: lead\nmodel: scripted:demo\ninstructions: Lead.\ntools: [test.echo]\nagents: [helper]\n";
+    let run = world.run_of(lead).await;
+    let state = world.until(run, |state| !state.children.is_empty()).await;
+    let (call, child) = state.children.iter().next().unwrap();
+    assert_eq!(child.spawn.agent_digest, helper.digest);
+    assert_eq!(child.spawn.tools, ["test.echo"], "not the shell, which its parent has not");
+    assert_eq!(child.spawn.task.text, format!("look at {run}"));
+    assert_eq!(child.spawn.task.trust, kernel::Trust::Untrusted, "the event from outside was seen");
+    assert_eq!((child.limits.turns, child.spawn.on_failure), (Some(3), kernel::child::OnFailure::Retry));
+    assert!(state.wait.as_ref().unwrap().names_call(*call));
     world.close(vec![planner]).await;
 }

@@ -106,25 +106,20 @@ impl System {
         self.ingress.submit(run, cancel, "cancel", Cause::default()).await.unwrap();
     }
 
-    async fn commit(&self, state: &RunState, change: impl FnOnce(&mut TurnOutcome)) {
-        let mut outcome = TurnOutcome {
-            turn_id: state.turn.as_ref().expect("an open turn").turn_id,
-            based_on: state.seq,
-            model: "scripted:test".into(),
-            text: None,
-            calls: Vec::new(),
-            wait: None,
-            plan: None,
-            say: Vec::new(),
-            question: None,
-            artifacts: Vec::new(),
-            end: None,
-            usage: Usage::default(),
-            trust: Trust::Operator,
-            manifest: Manifest::default(),
-            finish_reason: None,
-            model_ms: 0,
-        };
+    /// A planner's answer to a turn that may be over.
+    pub async fn try_commit(
+        &self,
+        state: &RunState,
+        turn_id: kernel::TurnId,
+        text: Block,
+    ) -> Result<engine::Committed, engine::SubmitError> {
+        let outcome = TurnOutcome { text: Some(text), ..blank(turn_id, state.seq) };
+        let command = Command::CommitTurn(Box::new(outcome));
+        self.planner.submit(state.run_id, command, format!("late/{turn_id}"), Cause::default()).await
+    }
+
+    pub async fn commit(&self, state: &RunState, change: impl FnOnce(&mut TurnOutcome)) {
+        let mut outcome = blank(state.turn.as_ref().expect("an open turn").turn_id, state.seq);
         change(&mut outcome);
         let key = format!("turn/{}", outcome.turn_id);
         let command = Command::CommitTurn(Box::new(outcome));
@@ -158,6 +153,29 @@ impl System {
     }
 }
 
+/// An outcome that does nothing yet.
+fn blank(turn_id: kernel::TurnId, based_on: kernel::Seq) -> TurnOutcome {
+    TurnOutcome {
+        turn_id,
+        based_on,
+        model: "scripted:test".into(),
+        text: None,
+        calls: Vec::new(),
+        spawns: Vec::new(),
+        wait: None,
+        plan: None,
+        say: Vec::new(),
+        question: None,
+        artifacts: Vec::new(),
+        end: None,
+        usage: Usage::default(),
+        trust: Trust::Operator,
+        manifest: Manifest::default(),
+        finish_reason: None,
+        model_ms: 0,
+    }
+}
+
 /// A new run by any door that may make one.
 pub async fn create(engine: &Engine, hold: Option<&str>) -> RunId {
     let run = RunId::mint();
@@ -176,6 +194,8 @@ pub async fn create(engine: &Engine, hold: Option<&str>) -> RunId {
         debounce: Default::default(),
         sampled: false,
         trigger: None,
+        parent: None,
+        tools: None,
     };
     let create = CreateRun { created, hold: hold.map(str::to_owned) };
     engine.submit(run, Command::Create(Box::new(create)), "create", Cause::default()).await.unwrap();

@@ -170,6 +170,8 @@ impl House {
             debounce: Default::default(),
             sampled: true,
             trigger: None,
+            parent: None,
+            tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         let state = self.submit(Role::Ingress, run, create, "create").await;
@@ -199,6 +201,7 @@ impl House {
             text: None,
             calls,
             wait,
+            spawns: Vec::new(),
             plan: None,
             say: Vec::new(),
             question: None,

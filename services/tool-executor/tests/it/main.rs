@@ -9,6 +9,7 @@ mod canaries;
 mod doubt;
 mod drills;
 mod elsewhere;
+mod freeze;
 mod house;
 mod later;
 mod mcp;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use kernel::agent::{AgentSpec, Trigger};
+use kernel::{
+    agent::{AgentSpec, Trigger},
+    child::MAX_CHILDREN,
+};
 use serde::de::DeserializeOwned;
 
 use crate::matching::Filter;
@@ -150,6 +153,18 @@ fn names_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
         if !seen.insert(tool) {
             return Some(Problem::new(tool, format!("tool `{tool}` is there twice: leave one out")));
         }
+    }
+    let mut seen = BTreeSet::new();
+    for agent in &spec.agents {
+        if !is_name(agent) {
+            return Some(Problem::new(agent, format!("`{agent}` in `agents` is not the name of an agent")));
+        }
+        if !seen.insert(agent) {
+            return Some(Problem::new(agent, format!("agent `{agent}` is there twice: leave one out")));
+        }
+    }
+    if spec.max_children.is_some_and(|most| !(1..=MAX_CHILDREN).contains(&(most as usize))) {
+        return Some(Problem::new("max_children", format!("`max_children` must be 1 to {MAX_CHILDREN}")));
     }
     let empty = spec.allow.hosts.iter().chain(&spec.allow.commands).find(|text| text.trim().is_empty());
     empty.map(|_| Problem::new("allow", "`allow` has an empty entry: leave it out"))

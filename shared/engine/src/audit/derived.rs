@@ -30,7 +30,8 @@ select 'runs' as name, run_id, '' as key, json_build_object(
     'seq', seq, 'status', status, 'rule', rule, 'attention', attention, 'turn_id', turn_id,
     'not_before', (extract(epoch from not_before) * 1000000)::bigint, 'wake_kinds', array_to_string(wake_kinds, ','),
     'turns', turns, 'tool_calls', tool_calls, 'model_calls', model_calls, 'input_tokens', input_tokens,
-    'cached_tokens', cached_tokens, 'output_tokens', output_tokens, 'cost', cost_microusd)::text as row
+    'cached_tokens', cached_tokens, 'output_tokens', output_tokens, 'cost', cost_microusd,
+    'parent_id', parent_id, 'lineage', lineage)::text as row
 from runs where run_id = any ($1)
 union all
 select 'waits', run_id, wait_id || '/' || leaf, json_build_object(
@@ -56,7 +57,11 @@ from approvals where run_id = any ($1)
 union all
 select 'artifacts', run_id, artifact_id || '/' || version, json_build_object(
     'tenant', tenant, 'name', name, 'digest', digest, 'bytes', bytes, 'media_type', media_type, 'trust', trust)::text
-from artifacts where run_id = any ($1)";
+from artifacts where run_id = any ($1)
+union all
+select 'children', run_id, child_id::text, json_build_object(
+    'call_id', call_id, 'started_at', (extract(epoch from started_at) * 1000000)::bigint)::text
+from children where run_id = any ($1)";
 
 /// The rows of these runs.
 pub(super) async fn rows(view: &mut PgConnection, runs: &[Uuid]) -> Result<HashMap<RunId, Rows>, EngineError> {
@@ -116,6 +121,10 @@ pub(super) fn expected(state: &RunState, seen: &Seen) -> Rows {
         });
         row("started_calls", call.request.call_id.to_string(), value);
     }
+    for child in state.children.values() {
+        let value = json!({ "call_id": child.spawn.call_id, "started_at": seen.children.get(&child.child_id) });
+        row("children", child.child_id.to_string(), value);
+    }
     for (id, (verdict, approval)) in &seen.approvals {
         let value = json!({
             "tenant": tenant, "call_id": approval.call_id, "tool": approval.tool, "state": verdict,
@@ -156,6 +165,8 @@ fn run(state: &RunState) -> Value {
         "turns": state.spent.turns, "tool_calls": state.spent.tool_calls, "model_calls": usage.model_calls,
         "input_tokens": usage.input_tokens, "cached_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens, "cost": usage.cost_microusd,
+        "parent_id": state.parent.as_ref().map(|parent| parent.run_id),
+        "lineage": state.parent.as_ref().map(|parent| parent.lineage.clone()).unwrap_or_default(),
     })
 }
 

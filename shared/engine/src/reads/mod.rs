@@ -5,6 +5,7 @@
 
 mod approvals;
 mod artifacts;
+pub(crate) mod children;
 mod cursor;
 pub(crate) mod events;
 mod queue;
@@ -17,6 +18,7 @@ use sqlx::PgPool;
 
 pub use approvals::ApprovalRow;
 pub use artifacts::ArtifactRow;
+pub use children::ChildOutOfStep;
 pub use cursor::InvalidCursor;
 pub use events::StoredEvent;
 pub use queue::Queued;

@@ -3,7 +3,7 @@
 use kernel::{ConversationId, RunId, Seq, Status, TenantId, Timestamp, TurnId, budget::Spent, wait::WakeKind};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use sqlx::postgres::PgRow;
+use sqlx::{PgPool, postgres::PgRow};
 use uuid::Uuid;
 
 use super::{
@@ -105,6 +105,18 @@ macro_rules! select_runs {
             micros!("not_before"), ", ", micros!("waiting_since"), " from runs ", $($rest)*
         )
     };
+}
+
+/// The children of a run, oldest first.
+pub(super) async fn children_of(pool: &PgPool, parent: RunId, most: i64) -> Result<Vec<RunRow>, EngineError> {
+    let read = || pg("listing children");
+    let rows = sqlx::query(select_runs!("where parent_id = $1 order by runs.created_at, run_id limit $2"))
+        .bind(parent.0)
+        .bind(most)
+        .fetch_all(pool)
+        .await
+        .map_err(read())?;
+    rows.iter().map(run_row).collect::<Result<_, _>>().map_err(read())
 }
 
 impl Reads {

@@ -34,6 +34,8 @@ pub fn create(objective: &str) -> Command {
             debounce: Default::default(),
             sampled: true,
             trigger: None,
+            parent: None,
+            tools: None,
         },
         hold: None,
     }))
@@ -62,6 +64,7 @@ pub fn wait_for_forge(state: &kernel::RunState, subject: &str, filter: Option<&s
         text: None,
         calls: Vec::new(),
         wait: Some(wait),
+        spawns: Vec::new(),
         plan: None,
         say: Vec::new(),
         question: None,

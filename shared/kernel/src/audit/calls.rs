@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 
-use super::{Report, rules};
+use super::{Report, family::ended_call, rules};
 use crate::{
     call::{Approval, Binding, CallRequest, Compensation},
     event::{
-        ApprovalGranted, Event, EventData, Finding, Outcome, TimerPurpose, ToolProgressed, ToolReconciled, ToolStarted,
+        ApprovalGranted, Event, EventData, Finding, Outcome, SubagentStarted, TimerPurpose, ToolProgressed,
+        ToolReconciled, ToolStarted,
     },
-    ids::{ApprovalId, CallId},
+    ids::{ApprovalId, CallId, RunId},
     tool::needs_start,
     trust::Trust,
     units::{Duration, later},
@@ -37,6 +38,9 @@ impl End {
             EventData::ToolReconciled(reconciled) if reconciled.finding == Finding::Unknown => {
                 Some((reconciled.call_id, Self::Unknown))
             }
+            EventData::SubagentCompleted(done) => Some((done.call_id, Self::Completed)),
+            EventData::SubagentFailed(failed) if !failed.again => Some((failed.call_id, Self::Failed)),
+            EventData::SubagentCancelled(cancelled) => Some((cancelled.call_id, Self::Cancelled)),
             _ => None,
         }
     }
@@ -45,6 +49,10 @@ impl End {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
     open: BTreeMap<CallId, Trace>,
+    /// Open calls that children answer.
+    children: BTreeMap<CallId, RunId>,
+    /// A call whose child failed and that another takes over.
+    retried: Option<CallId>,
     ended: HashSet<CallId>,
     questions: BTreeMap<ApprovalId, Question>,
     asked: HashSet<ApprovalId>,
@@ -124,6 +132,7 @@ impl Calls {
                 report.expect(known, event, rules::ONE_END, || format!("call {} is not started", doubt.call_id));
             }
             EventData::ToolReconciled(reconciled) => self.reconcile(event, reconciled, report),
+            EventData::SubagentStarted(started) => self.start_child(event, started, report),
             EventData::ApprovalRequested(requested) => self.ask(event, &requested.approval, report),
             EventData::ApprovalGranted(granted) => self.grant(event, granted, report),
             EventData::ApprovalDenied(denied) => {
@@ -136,14 +145,29 @@ impl Calls {
             }
             _ => {}
         }
-        if let Some((call, end)) = End::of(&event.data) {
+        if let Some((call, child)) = ended_call(&event.data) {
+            let open = self.children.remove(&call) == Some(child);
+            report.expect(open, event, rules::ONE_END, || format!("child {child} of call {call} is not open"));
+            match End::of(&event.data) {
+                Some(_) => _ = self.ended.insert(call),
+                None => self.retried = Some(call),
+            }
+        } else if let Some((call, end)) = End::of(&event.data) {
             self.end(event, call, end, report);
         }
     }
 
+    fn start_child(&mut self, event: &Event, started: &SubagentStarted, report: &mut Report) {
+        let call = started.spawn.call_id;
+        let again = self.retried.take() == Some(call) && started.attempt > 1;
+        let new = !self.is_open(call) && !self.ended.contains(&call) && (again || started.attempt == 1);
+        report.expect(new, event, rules::REQUESTED_ONCE, || format!("call {call} was requested before"));
+        self.children.insert(call, started.child_id);
+    }
+
     fn request(&mut self, event: &Event, request: &CallRequest, report: &mut Report) {
         let call_id = request.call_id;
-        let new = !self.open.contains_key(&call_id) && !self.ended.contains(&call_id);
+        let new = !self.is_open(call_id) && !self.ended.contains(&call_id);
         report.expect(new, event, rules::REQUESTED_ONCE, || format!("call {call_id} was requested before"));
         if let Compensation::Of(undone) = request.compensation {
             let newest = self.done.pop().is_some_and(|(done, _)| done == undone);
@@ -222,7 +246,8 @@ impl Calls {
                 // The margin of the rules, written out once more.
                 let over =
                     later(later(call.started_at.unwrap_or(event.at), call.request.timeout), Duration::from_secs(5));
-                report.expect(over <= event.at, event, rules::RECONCILED, || format!("\"not done\" before {over}"));
+                let looked = reconciled.as_of.unwrap_or(event.at).min(event.at);
+                report.expect(over <= looked, event, rules::RECONCILED, || format!("\"not done\" before {over}"));
                 call.progress = Progress::Unstarted;
             }
         }
@@ -292,15 +317,20 @@ impl Calls {
     }
 
     pub(super) fn is_open(&self, call: CallId) -> bool {
-        self.open.contains_key(&call)
+        self.open.contains_key(&call) || self.children.contains_key(&call)
     }
 
     pub(super) fn open(&self) -> impl Iterator<Item = CallId> {
-        self.open.keys().copied()
+        self.open.keys().chain(self.children.keys()).copied()
+    }
+
+    /// Whether the child that answers the call is among these.
+    pub(super) fn is_child_among(&self, call: CallId, children: &[RunId]) -> bool {
+        self.children.get(&call).is_some_and(|child| children.contains(child))
     }
 
     pub(super) fn any_open(&self) -> bool {
-        !self.open.is_empty()
+        !self.open.is_empty() || !self.children.is_empty()
     }
 
     /// Open calls of which nothing has happened, and which an ending stops.
@@ -337,6 +367,7 @@ impl Calls {
     }
 
     pub(super) fn rest(&self, report: &mut Report) {
+        report.expect_now(self.retried.is_none(), rules::ONE_END, || format!("no child takes over {:?}", self.retried));
         for (id, call) in &self.open {
             let ends = call.progress != Progress::FoundDone;
             report.expect_now(ends, rules::ONE_END, || format!("call {id} is known to be done, and still open"));

@@ -9,6 +9,8 @@ use crate::event::{Ending, Event, EventData, Outcome};
 pub(super) struct Control {
     queued: bool,
     paused: bool,
+    /// With its parent, and by an operator.
+    held: [bool; 2],
     exceeded: bool,
     ending: Option<Ending>,
     ended: bool,
@@ -23,8 +25,8 @@ impl Control {
         match &event.data {
             EventData::RunQueued(_) => self.queued = true,
             EventData::RunRunnable(_) => self.queued = false,
-            EventData::RunPaused(_) => self.paused = true,
-            EventData::RunResumed(_) => self.paused = false,
+            EventData::RunPaused(paused) => self.hold(paused.by_parent, true),
+            EventData::RunResumed(resumed) => self.hold(resumed.by_parent, false),
             EventData::BudgetExceeded(_) => self.exceeded = true,
             EventData::ToolStarted(started) => {
                 let call = started.call_id;
@@ -35,8 +37,10 @@ impl Control {
                 self.queued = false;
                 self.ending = Some(requested.ending.clone());
                 let named: BTreeSet<_> = requested.open_calls.iter().copied().collect();
-                let all = calls.open().all(|call| named.contains(&call)) && calls.unstarted().next().is_none();
-                report.expect(all, event, rules::REACHES_ALL, || format!("only {named:?} are told"));
+                let children = &requested.open_children;
+                let told = |call| named.contains(&call) || calls.is_child_among(call, children);
+                let all = calls.open().all(told) && calls.unstarted().next().is_none();
+                report.expect(all, event, rules::REACHES_ALL, || format!("only {named:?} and {children:?} are told"));
             }
             EventData::RunCompleted(end) => self.end(event, Outcome::Completed, &end.ending, report),
             EventData::RunFailed(end) => self.end(event, Outcome::Failed, &end.ending, report),
@@ -57,6 +61,11 @@ impl Control {
         self.queued = false;
         self.ending = Some(ending.clone());
         self.ended = true;
+    }
+
+    fn hold(&mut self, by_parent: bool, held: bool) {
+        self.held[usize::from(!by_parent)] = held;
+        self.paused = self.held.contains(&true);
     }
 
     pub(super) fn is_paused(&self) -> bool {
@@ -104,6 +113,7 @@ fn new_work(data: &EventData) -> Option<&'static str> {
             | EventData::TurnCompleted(_)
             | EventData::ToolRequested(_)
             | EventData::ToolStarted(_)
+            | EventData::SubagentStarted(_)
             | EventData::WaitRegistered(_)
             | EventData::ApprovalRequested(_)
     );

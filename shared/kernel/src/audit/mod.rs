@@ -13,6 +13,7 @@
 
 mod calls;
 mod ending;
+mod family;
 pub mod rules;
 mod trust;
 mod turns;
@@ -23,7 +24,8 @@ use std::{borrow::Borrow, collections::HashMap};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use self::{calls::Calls, ending::Control, trust::Provenance, turns::Turns, waits::Waits};
+pub use self::family::Families;
+use self::{calls::Calls, ending::Control, family::Kin, trust::Provenance, turns::Turns, waits::Waits};
 use crate::{
     apply::apply,
     event::{Event, EventData},
@@ -44,12 +46,14 @@ pub struct Violation {
     pub detail: String,
 }
 
-/// Audits logs, run by run. What it keeps beyond a run is one entry for each outside event that an exclusive wait took.
+/// Audits logs, run by run. What it keeps beyond a run is one entry for each outside event that an exclusive wait took, and for
+/// each run with a parent or a child.
 #[derive(Debug, Default)]
 pub struct Auditor {
     settled: Option<Timestamp>,
     under_way: Option<RunAudit>,
     taken: HashMap<i64, RunId>,
+    families: Families,
 }
 
 impl Auditor {
@@ -92,7 +96,14 @@ impl Auditor {
                 audit.report.add(Some(seq), rules::EXCLUSIVE, detail);
             }
         }
+        audit.tell(&mut self.families);
         audit.take_violations()
+    }
+
+    /// What parents and children say of each other, once all logs were read.
+    #[must_use]
+    pub fn families(&self) -> Vec<Violation> {
+        self.families.violations(self.settled.is_some())
     }
 }
 
@@ -106,6 +117,7 @@ pub struct RunAudit {
     calls: Calls,
     control: Control,
     trust: Provenance,
+    kin: Kin,
 }
 
 /// Where violations go.
@@ -147,6 +159,7 @@ impl RunAudit {
             calls: Calls::default(),
             control: Control::default(),
             trust: Provenance::default(),
+            kin: Kin::default(),
         }
     }
 
@@ -159,6 +172,7 @@ impl RunAudit {
         self.waits.see(event, &self.calls, report);
         self.calls.see(event, report);
         self.control.see(event, &self.calls, &self.waits, report);
+        self.kin.see(event, report);
     }
 
     /// Checks what holds between two commits.
@@ -181,6 +195,16 @@ impl RunAudit {
             self.turns.settled(report);
             self.calls.settled(at, report);
         }
+    }
+
+    /// Tells what this log says of its parent and its children.
+    pub fn tell(&self, families: &mut Families) {
+        if self.kin.is_alone() {
+            return;
+        }
+        let mut kin = self.kin.clone();
+        kin.tell(self.trust.lowest_of_all(), self.turns.spent());
+        families.take(self.report.run_id, kin);
     }
 
     /// The state as folded here.

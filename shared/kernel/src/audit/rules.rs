@@ -82,6 +82,15 @@ rules! {
     /// A run ends when nothing of it is open, and as it was said that it would.
     CLEAN_END = "ending.clean";
 
+    /// A child's id follows from its parent and the call, and each is started once.
+    CHILD_ID = "children.id";
+    /// No run uses, or hands on, tools that it may not use.
+    CHILD_TOOLS = "children.tools";
+    /// Children do not have children without end.
+    CHILD_DEPTH = "children.depth";
+    /// A parent and its children say the same of each other, and are held and ended together.
+    FAMILY = "children.in_step";
+
     /// No turn opens beyond the limits, and no call is requested beyond them.
     BUDGET = "budget.kept";
     /// A limit that was reached ends the run.

@@ -42,6 +42,13 @@ impl Provenance {
                     self.enters(event, asks.trust);
                 }
             }
+            // Another child's task is the one that a turn asked for, who may have been another turn than the last.
+            EventData::SubagentStarted(started) if started.attempt == 1 => {
+                self.derived(event, started.spawn.task.trust, report);
+            }
+            EventData::SubagentCompleted(done) => self.enters(event, done.result.trust),
+            EventData::SubagentFailed(failed) => self.enters(event, failed.reason.trust),
+            EventData::SubagentCancelled(cancelled) => self.enters(event, cancelled.reason.trust),
             EventData::ArtifactCreated(created) => self.derived(event, created.artifact.trust, report),
             EventData::ArtifactUpdated(updated) => self.derived(event, updated.artifact.trust, report),
             EventData::ApprovalRequested(requested) => {
@@ -65,6 +72,11 @@ impl Provenance {
             EventData::ObservationRecorded(_) => self.enters(event, Trust::Untrusted),
             _ => {}
         }
+    }
+
+    /// The lowest trust of all that ever came in.
+    pub(super) fn lowest_of_all(&self) -> Trust {
+        self.falls.last().map_or(Trust::Operator, |(_, trust)| *trust)
     }
 
     fn enters(&mut self, event: &Event, trust: Trust) {

@@ -1,12 +1,12 @@
 //! Turns, what asks for them, and what they may cost.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{Report, calls::Calls, calls::End, is_end, rules, waits::Waits};
 use crate::{
     agent::ParallelWake,
-    budget::{Limits, Usage, microusd},
-    event::{Event, EventData, RunRunnable, Speaker, TurnCompleted},
+    budget::{Limits, Spent, Usage, microusd},
+    event::{Event, EventData, RunRunnable, Speaker, SubagentStarted, TurnCompleted},
     ids::{CallId, Seq, TurnId},
 };
 
@@ -21,9 +21,13 @@ pub(super) struct Turns {
     results: Vec<Unseen>,
     parallel_wake: ParallelWake,
     limits: Limits,
-    turns: u32,
-    tool_calls: u32,
-    usage: Usage,
+    /// What the run spent itself, and what its ended children did.
+    own: Spent,
+    children: Spent,
+    /// What is set aside for the open ones.
+    set_aside: BTreeMap<CallId, Limits>,
+    /// Whether the turn before was rejected: it is tried once more, with what there is.
+    repeats: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,7 @@ impl Turns {
             EventData::TurnCompleted(turn) => self.commit(event, turn, report),
             EventData::TurnRejected(turn) => {
                 self.spend(&turn.usage);
+                self.repeats |= self.open == Some(turn.turn_id);
                 self.open = self.open.filter(|open| *open != turn.turn_id);
             }
             EventData::RunCancelRequested(_) => self.open = None,
@@ -58,11 +63,15 @@ impl Turns {
             EventData::ApprovalExpired(expired) => self.answered(event, calls.is_question(expired.approval_id)),
             EventData::ToolProgressed(progressed) if progressed.asks.is_some() => self.cause = Some(event.seq),
             EventData::ToolRequested(requested) if !requested.call.is_compensation() => {
-                self.tool_calls += 1;
-                let most = self.limits.tool_calls;
-                let kept = most.is_none_or(|most| self.tool_calls <= most);
-                report.expect(kept, event, rules::BUDGET, || format!("call {} of {most:?}", self.tool_calls));
+                self.own.tool_calls += 1;
+                let (most, spent) = (self.limits.tool_calls, self.committed().tool_calls);
+                let kept = most.is_none_or(|most| spent <= most);
+                report.expect(kept, event, rules::BUDGET, || format!("call {spent} of {most:?}"));
             }
+            EventData::SubagentStarted(started) => self.set_aside(event, started, report),
+            EventData::SubagentCompleted(done) => self.give_back(done.call_id, &done.spent),
+            EventData::SubagentFailed(failed) => self.give_back(failed.call_id, &failed.spent),
+            EventData::SubagentCancelled(cancelled) => self.give_back(cancelled.call_id, &cancelled.spent),
             data if is_end(data) => self.open = None,
             _ => {}
         }
@@ -83,11 +92,11 @@ impl Turns {
         self.opened += 1;
         let number = self.opened;
         report.expect(opened.number == number, event, rules::TURN_NUMBER, || format!("turn {number} was expected"));
-        let tokens = self.usage.input_tokens.saturating_add(self.usage.output_tokens);
-        let Limits { turns, tokens: most_tokens, cost_usd, .. } = &self.limits;
-        let within = turns.is_none_or(|most| self.turns < most)
-            && most_tokens.is_none_or(|most| tokens < most)
-            && cost_usd.is_none_or(|most| self.usage.cost_microusd < microusd(most));
+        // One that is opened again, since it was rejected or held, may go on with what is set aside since.
+        let again = std::mem::take(&mut self.repeats) || self.open.is_some();
+        let settled = self.spent();
+        let within = leaves_a_turn(&self.limits, &settled)
+            && (self.set_aside.is_empty() || again || leaves_a_turn(&self.limits, &self.committed()));
         report.expect(within, event, rules::BUDGET, || format!("a turn opens beyond the limits {:?}", self.limits));
         self.open = Some(opened.turn_id);
     }
@@ -107,16 +116,40 @@ impl Turns {
     }
 
     fn spend(&mut self, usage: &Usage) {
-        self.turns += 1;
-        let sum = &mut self.usage;
-        sum.input_tokens = sum.input_tokens.saturating_add(usage.input_tokens);
-        sum.output_tokens = sum.output_tokens.saturating_add(usage.output_tokens);
-        sum.cost_microusd = sum.cost_microusd.saturating_add(usage.cost_microusd);
+        self.own.turns += 1;
+        self.own.add(usage);
+    }
+
+    /// What the run and its ended children spent.
+    pub(super) fn spent(&self) -> Spent {
+        self.own.plus(&self.children)
+    }
+
+    fn committed(&self) -> Spent {
+        self.set_aside.values().fold(self.spent(), |sum, limits| sum.plus(&limits.as_spent()))
+    }
+
+    /// What is set aside was there, also if a limit was passed by the turn before.
+    fn set_aside(&mut self, event: &Event, started: &SubagentStarted, report: &mut Report) {
+        let given = &started.limits;
+        let left = self.limits.without(&self.committed());
+        let within = given.stricter(&left) == Limits { wall: given.stricter(&left).wall, ..given.clone() };
+        report.expect(within, event, rules::BUDGET, || format!("{given:?} is set aside of {left:?}"));
+        self.set_aside.insert(started.spawn.call_id, given.clone());
+    }
+
+    fn give_back(&mut self, call: CallId, spent: &Spent) {
+        self.set_aside.remove(&call);
+        self.children = self.children.plus(spent);
     }
 
     /// Of a run that is neither held nor ending, between two commits.
     pub(super) fn rest(&self, calls: &Calls, waits: &Waits, report: &mut Report) {
         if self.open.is_some() {
+            return;
+        }
+        // With nothing left but what is set aside for children, the next turn waits for one of them to end.
+        if !self.set_aside.is_empty() && !leaves_a_turn(&self.limits, &self.committed()) {
             return;
         }
         report.expect_now(self.cause.is_none(), rules::NO_LOST_WAKE, || {
@@ -142,4 +175,12 @@ impl Turns {
     pub(super) fn settled(&self, report: &mut Report) {
         report.expect_now(self.open.is_none(), rules::SETTLED, || format!("nobody took turn {:?}", self.open));
     }
+}
+
+/// Whether a turn may begin after so much was spent.
+fn leaves_a_turn(limits: &Limits, spent: &Spent) -> bool {
+    let tokens = spent.usage.input_tokens.saturating_add(spent.usage.output_tokens);
+    limits.turns.is_none_or(|most| spent.turns < most)
+        && limits.tokens.is_none_or(|most| tokens < most)
+        && limits.cost_usd.is_none_or(|most| spent.usage.cost_microusd < microusd(most))
 }

@@ -166,14 +166,18 @@ impl Decider {
         if call.status != CallStatus::InDoubt {
             return Err(Rejection::CallStatus(call_id, call.status));
         }
+        // Who looked may have been held up since: what counts is when it was looked, not when it is told.
+        let looked = if broken(Mutant::BelievesOldNews) { self.now } else { reconcile.as_of.min(self.now) };
         if reconcile.finding == Finding::NotDone {
             let started = call.started_at.unwrap_or(self.now);
             let settled = later(later(started, call.request.timeout), DOUBT_MARGIN);
-            if self.now < settled && !broken(Mutant::BelievesTooEarly) {
+            if looked < settled && !broken(Mutant::BelievesTooEarly) {
                 return Err(Rejection::TooEarly(call_id, settled));
             }
         }
-        self.emit(ToolReconciled { call_id, finding: reconcile.finding, evidence: reconcile.evidence.clone() });
+        let as_of = Some(reconcile.as_of.min(self.now));
+        let (finding, evidence) = (reconcile.finding, reconcile.evidence.clone());
+        self.emit(ToolReconciled { call_id, finding, as_of, evidence });
         if reconcile.finding == Finding::Done && !broken(Mutant::FindsWithoutEnd) {
             let result = reconcile.result.clone().unwrap_or_else(|| CallResult {
                 block: reconcile.evidence.clone(),

@@ -10,6 +10,7 @@ use crate::{
         TimerSet,
     },
     ids::{RunId, TimerId},
+    mutants::{Mutant, broken},
     rejection::Rejection,
     state::RunState,
     trust::{Block, Trust},
@@ -58,23 +59,30 @@ impl Decider {
 
     pub(super) fn pause(&mut self, by: &ByOperator) -> Result<(), Rejection> {
         self.refuse_if_ending()?;
-        if !self.state.paused {
-            self.emit(RunPaused { by: by.by.clone() });
+        if !self.state.held_by_operator {
+            self.emit(RunPaused { by: by.by.clone(), by_parent: false });
         }
         Ok(())
     }
 
     pub(super) fn resume(&mut self, by: &ByOperator) -> Result<(), Rejection> {
         self.refuse_if_ending()?;
-        if !self.state.paused {
-            return Err(Rejection::NotPaused);
+        if !self.state.held_by_operator {
+            let parent = self.state.parent.as_ref().filter(|_| self.state.held_by_parent);
+            return Err(parent.map_or(Rejection::NotPaused, |parent| Rejection::HeldByParent(parent.run_id)));
         }
-        self.emit(RunResumed { by: by.by.clone() });
-        if let Some(turn) = self.state.turn.take() {
-            // Whoever was told of the open turn may have let it go while the run was held: say it again.
+        self.emit(RunResumed { by: by.by.clone(), by_parent: false });
+        self.say_again();
+        Ok(())
+    }
+
+    /// Whoever was told of the open turn may have let it go while the run was held: says it again, now that it is not.
+    pub(super) fn say_again(&mut self) {
+        if !self.state.paused
+            && let Some(turn) = self.state.turn.take()
+        {
             self.open_turn(turn.wake, None);
         }
-        Ok(())
     }
 
     pub(super) fn cancel(&mut self, by: &ByOperator) -> Result<(), Rejection> {
@@ -90,6 +98,13 @@ impl Decider {
     pub(super) fn change_budget(&mut self, change: &ChangeBudget) -> Result<(), Rejection> {
         self.refuse_if_ending()?;
         let before = self.state.limits.wall;
+        // What a child may spend was set aside by its parent, who goes by that.
+        let given = self.state.parent.as_ref().map(|parent| (parent.run_id, &self.state.given));
+        if let Some((parent, given)) = given.filter(|_| !broken(Mutant::ChildTakesMore))
+            && change.limits.stricter(given) != change.limits
+        {
+            return Err(Rejection::BeyondParent(parent));
+        }
         self.emit(BudgetChanged { limits: change.limits.clone(), by: change.by.clone() });
         if change.limits.wall != before {
             self.cancel_timers(|purpose| purpose == TimerPurpose::Wall);

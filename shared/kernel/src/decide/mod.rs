@@ -2,6 +2,7 @@
 
 mod approvals;
 mod calls;
+mod children;
 mod control;
 mod turns;
 mod waits;
@@ -78,6 +79,9 @@ pub fn decide(
         Command::ConcludeCall(conclude) => decider.conclude_call(conclude),
         Command::FireTimer(fire) => decider.fire_timer(fire),
         Command::DeliverExternal(deliver) => decider.deliver_external(deliver),
+        Command::SettleChild(report) => decider.settle_child(report),
+        Command::EndChild(by) => decider.end_child(by),
+        Command::HoldChild(hold) => decider.hold_child(hold),
     }?;
     decider.settle();
     Ok(decider.into_decision())
@@ -127,6 +131,10 @@ impl Decider {
         if self.state.turn.is_some() || self.state.paused || self.state.queued {
             return;
         }
+        if self.state.is_starved() && !broken(Mutant::SpendsWhatIsSetAside) {
+            // What is left is its children's: the wake stays, and the turn opens when one of them gives something back.
+            return;
+        }
         if let Some(wake) = self.state.wake {
             self.open_turn(Some(wake.kind), None);
         } else if self.state.results_complete() && !broken(Mutant::ResultsWakeNobody) {
@@ -170,7 +178,7 @@ impl Decider {
 
     /// Opens the next turn, unless the budget forbids it.
     fn open_turn(&mut self, wake: Option<WakeKind>, not_before: Option<Timestamp>) {
-        let exceeded = self.state.spent.forbids_turn(&self.state.limits);
+        let exceeded = self.state.settled().forbids_turn(&self.state.limits);
         if let Some(limit) = exceeded.filter(|_| !broken(Mutant::TurnsBeyondBudget)) {
             self.emit(BudgetExceeded { limit });
             if broken(Mutant::BudgetEndsNothing) {
@@ -188,7 +196,7 @@ impl Decider {
         self.emit(RunRunnable { turn_id, number, wake, not_before: not_before.max(debounced) });
     }
 
-    /// Ends the run, or begins to: nothing new starts, and the end comes when no effect is under way.
+    /// Ends the run, or begins to: nothing new starts, and the end comes when no effect is under way and no child open.
     fn begin_end(&mut self, ending: Ending) {
         if let Some(wait_id) = self.state.wait.as_ref().map(|wait| wait.wait_id) {
             self.emit(WaitCancelled { wait_id, reason: "the run is ending".to_owned() });
@@ -204,26 +212,29 @@ impl Decider {
         let open_calls: Vec<_> = self.state.started_calls().map(|call| call.request.call_id).collect();
         let undoes = ending.outcome != Outcome::Completed && !self.state.undo.is_empty();
         let undoes = undoes && !broken(Mutant::EndsUncompensated);
-        if (open_calls.is_empty() && !undoes) || broken(Mutant::EndsOverOpenCalls) {
+        let open_children: Vec<_> = self.state.children.values().map(|child| child.child_id).collect();
+        let childless = open_children.is_empty() || broken(Mutant::EndsOverOpenChildren);
+        if (open_calls.is_empty() && childless && !undoes) || broken(Mutant::EndsOverOpenCalls) {
             self.emit_end(ending);
         } else {
-            self.emit(RunCancelRequested { ending, open_calls });
+            self.emit(RunCancelRequested { ending, open_calls, open_children });
         }
     }
 
     fn finish_when_quiet(&mut self, ending: Ending) {
         self.cancel_unstarted_calls("the run is ending");
         let undoes = self.state.owes_compensation() && !broken(Mutant::EndsUncompensated);
-        if self.state.calls.is_empty() && !undoes {
+        if self.state.calls.is_empty() && self.state.children.is_empty() && !undoes {
             self.emit_end(ending);
         }
     }
 
     fn emit_end(&mut self, ending: Ending) {
+        let parent = self.state.parent.as_ref().map(|parent| parent.run_id);
         match ending.outcome {
-            Outcome::Completed => self.emit(RunCompleted { ending }),
-            Outcome::Failed => self.emit(RunFailed { ending }),
-            Outcome::Cancelled => self.emit(RunCancelled { ending }),
+            Outcome::Completed => self.emit(RunCompleted { ending, parent }),
+            Outcome::Failed => self.emit(RunFailed { ending, parent }),
+            Outcome::Cancelled => self.emit(RunCancelled { ending, parent }),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Decider;
 use crate::{
+    child::are_within,
     command::{EndRequest, RejectTurn, TurnOutcome, WaitRequest},
     event::{
         ApprovalRequested, ArtifactCreated, ArtifactUpdated, Ending, MessageAdded, Outcome, PlanUpdated, Rule,
@@ -55,6 +56,7 @@ impl Decider {
         for call in &outcome.calls {
             self.emit(ToolRequested { call: call.clone(), turn_id: outcome.turn_id });
         }
+        self.spawn_children(outcome);
         self.register_wait(outcome);
         match self.ending_of(outcome) {
             Some(ending) => self.begin_end(ending),
@@ -65,7 +67,8 @@ impl Decider {
 
     fn emit_turn(&mut self, outcome: &TurnOutcome, overtaken: bool) {
         let number = self.state.turn.as_ref().map_or(0, |turn| turn.number);
-        let calls = outcome.calls.iter().map(|call| call.tool.clone());
+        let agents = outcome.spawns.iter().map(|spawn| format!("agent:{}", spawn.agent));
+        let calls = outcome.calls.iter().map(|call| call.tool.clone()).chain(agents);
         self.emit(TurnCompleted {
             turn_id: outcome.turn_id,
             number,
@@ -99,14 +102,26 @@ impl Decider {
             problems.push("the outcome is about a state that the run never had: look again".to_owned());
         }
         let ends = outcome.end.is_some();
-        if ends && !(outcome.calls.is_empty() && outcome.wait.is_none() && outcome.question.is_none()) {
+        let asks = !outcome.calls.is_empty() || !outcome.spawns.is_empty();
+        if ends && (asks || outcome.wait.is_some() || outcome.question.is_some()) {
             problems.push("`complete` and `fail` cannot stand beside tool calls, waits or questions".to_owned());
         }
         if matches!(outcome.end, Some(EndRequest::Complete(_))) && !self.state.calls.is_empty() {
             let open: Vec<_> = self.state.calls.values().map(|call| call.request.tool.as_str()).collect();
             problems.push(format!("calls are still open ({}): wait for them before `complete`", open.join(", ")));
         }
-        let allowed = self.state.spent.allows_calls(&self.state.limits, outcome.calls.len());
+        if matches!(outcome.end, Some(EndRequest::Complete(_))) && !self.state.children.is_empty() {
+            let open: Vec<_> = self.state.children.values().map(|child| child.spawn.agent.as_str()).collect();
+            problems.push(format!("agents are still at work ({}): wait for them before `complete`", open.join(", ")));
+        }
+        for call in &outcome.calls {
+            let tool = std::slice::from_ref(&call.tool);
+            if !are_within(tool, self.state.tools.as_ref()) && !broken(Mutant::ChildHasMoreTools) {
+                problems.push(format!("this run may not use the tool `{}`", call.tool));
+            }
+        }
+        problems.extend(self.spawn_problems(outcome));
+        let allowed = self.state.committed().allows_calls(&self.state.limits, outcome.calls.len());
         if !allowed && !broken(Mutant::CallsBeyondBudget) {
             problems.push("the budget of tool calls is used up: complete or fail".to_owned());
         }
@@ -118,10 +133,12 @@ impl Decider {
                 .push(format!("{MAX_OPEN_QUESTIONS} questions are open: wait for an answer instead of asking more"));
         }
         problems.extend(outcome.wait.as_ref().and_then(|wait| wait.on.problem()));
-        let mut seen: Vec<_> = outcome.calls.iter().map(|call| call.call_id).collect();
+        let spawned = outcome.spawns.iter().map(|spawn| spawn.call_id);
+        let mut seen: Vec<_> = outcome.calls.iter().map(|call| call.call_id).chain(spawned).collect();
+        let all = seen.len();
         seen.sort_unstable();
         seen.dedup();
-        if seen.len() < outcome.calls.len() || seen.iter().any(|call| self.state.calls.contains_key(call)) {
+        if seen.len() < all || seen.iter().any(|call| self.state.is_open_call(*call)) {
             problems.push("two calls have the same id".to_owned());
         }
         if self.does_nothing(outcome) && !broken(Mutant::SleepsOnNothing) {
@@ -131,13 +148,15 @@ impl Decider {
     }
 
     fn does_nothing(&self, outcome: &TurnOutcome) -> bool {
-        let asks = !outcome.calls.is_empty() || outcome.wait.is_some() || outcome.question.is_some();
+        let asks = !outcome.calls.is_empty() || !outcome.spawns.is_empty();
+        let asks = asks || outcome.wait.is_some() || outcome.question.is_some();
         !asks && outcome.end.is_none() && outcome.text.is_none() && !self.sleeps_on_something()
     }
 
     /// Whether something that was asked for earlier will wake the run.
     fn sleeps_on_something(&self) -> bool {
-        self.state.wait.is_some() || !self.state.calls.is_empty() || !self.state.approvals.is_empty()
+        let of_others = !self.state.calls.is_empty() || !self.state.children.is_empty();
+        of_others || self.state.wait.is_some() || !self.state.approvals.is_empty()
     }
 
     fn ending_of(&self, outcome: &TurnOutcome) -> Option<Ending> {
@@ -168,9 +187,9 @@ impl Decider {
         }
         // A call that is named but no longer open ended while the turn was under way.
         let seq = self.state.seq;
-        let calls = &self.state.calls;
+        let state = &self.state;
         wait.on.meet(seq, &mut |_, on| match on {
-            Condition::TaskResult { call_id } => !calls.contains_key(call_id) && !broken(Mutant::WaitsForTheEnded),
+            Condition::TaskResult { call_id } => !state.is_open_call(*call_id) && !broken(Mutant::WaitsForTheEnded),
             _ => false,
         });
         let timers: Vec<_> = wait.on.leaves().into_iter().filter_map(timer_of).collect();

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     agent::{Criterion, ParallelWake},
-    budget::{LimitName, Limits, Usage},
+    budget::{LimitName, Limits, Spent, Usage},
     call::{Approval, ArtifactRef, Attempt, Binding, CallFailure, CallRequest, CallResult, Exit, Observation},
-    ids::{ApprovalId, CallId, ConversationId, Seq, TenantId, TimerId, TurnId, WaitId},
+    child::{ParentRef, SpawnRequest},
+    ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId, WaitId},
     slice::Manifest,
     trust::{Block, Trust},
     units::Duration,
@@ -63,6 +64,12 @@ content! {
         /// The outside event that started it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trigger: Option<ExternalRef>,
+        /// The run that started it as its child.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<Box<ParentRef>>,
+        /// The only tools that it may use, whatever its agent's file says. No list is no bound.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tools: Option<Vec<String>>,
     }
     /// Content of `run.queued`.
     RunQueued {
@@ -94,13 +101,19 @@ content! {
     }
     /// Content of `run.paused`.
     RunPaused {
-        /// Which operator.
+        /// Which operator, or `run:<id>` for the parent.
         by: String,
+        /// Whether it follows its parent in that.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_parent: bool,
     }
     /// Content of `run.resumed`.
     RunResumed {
-        /// Which operator.
+        /// Which operator, or `run:<id>` for the parent.
         by: String,
+        /// Whether it follows its parent in that.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_parent: bool,
     }
     /// Content of `run.cancel_requested`.
     RunCancelRequested {
@@ -108,6 +121,9 @@ content! {
         ending: Ending,
         /// Calls that have to stop first.
         open_calls: Vec<CallId>,
+        /// Child runs that have to end first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        open_children: Vec<RunId>,
     }
     /// How and why a run ends.
     Ending {
@@ -122,16 +138,25 @@ content! {
     RunCompleted {
         /// How it ended.
         ending: Ending,
+        /// The run that started it as its child, and is to be told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<RunId>,
     }
     /// Content of `run.failed`.
     RunFailed {
         /// How it ended.
         ending: Ending,
+        /// The run that started it as its child, and is to be told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<RunId>,
     }
     /// Content of `run.cancelled`.
     RunCancelled {
         /// How it ended.
         ending: Ending,
+        /// The run that started it as its child, and is to be told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<RunId>,
     }
     /// Content of `turn.completed`.
     TurnCompleted {
@@ -291,8 +316,63 @@ content! {
         call_id: CallId,
         /// What was found.
         finding: Finding,
+        /// When it was looked; if that is not said, when this was recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
+        as_of: Option<Timestamp>,
         /// By what.
         evidence: Block,
+    }
+    /// Content of `subagent.started`.
+    SubagentStarted {
+        /// What was asked for.
+        spawn: SpawnRequest,
+        /// The turn that asked.
+        turn_id: TurnId,
+        /// The child's run.
+        child_id: RunId,
+        /// From 1; more if children before it failed.
+        attempt: u32,
+        /// What it may spend, set aside from what its parent has left.
+        limits: Limits,
+    }
+    /// Content of `subagent.completed`.
+    SubagentCompleted {
+        /// Which call.
+        call_id: CallId,
+        /// The child's run.
+        child_id: RunId,
+        /// Its answer.
+        result: Block,
+        /// What it and its own children spent.
+        spent: Spent,
+    }
+    /// Content of `subagent.failed`.
+    SubagentFailed {
+        /// Which call.
+        call_id: CallId,
+        /// The child's run.
+        child_id: RunId,
+        /// Why.
+        reason: Block,
+        /// The rule that ended it.
+        rule: Rule,
+        /// What it and its own children spent.
+        spent: Spent,
+        /// Whether another child takes over.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        again: bool,
+    }
+    /// Content of `subagent.cancelled`.
+    SubagentCancelled {
+        /// Which call.
+        call_id: CallId,
+        /// The child's run.
+        child_id: RunId,
+        /// Why.
+        reason: Block,
+        /// What it and its own children spent.
+        spent: Spent,
     }
     /// Content of `observation.recorded`.
     ObservationRecorded {
@@ -470,6 +550,10 @@ pub enum Rule {
     MaxToolCalls,
     /// By an operator.
     Cancelled,
+    /// Its parent is ending.
+    ParentEnded,
+    /// A child failed, and the run does not go on without it.
+    ChildFailed,
     /// Output refused again and again, or a provider that will never answer.
     Unrecoverable,
 }

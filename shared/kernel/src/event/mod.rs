@@ -164,6 +164,14 @@ events! {
     ToolInDoubt = "tool.in_doubt" v 1;
     /// The doubt was looked into.
     ToolReconciled = "tool.reconciled" v 1;
+    /// A child run was asked for.
+    SubagentStarted = "subagent.started" v 1;
+    /// It ended with its task done.
+    SubagentCompleted = "subagent.completed" v 1;
+    /// It ended without.
+    SubagentFailed = "subagent.failed" v 1;
+    /// It was ended by others.
+    SubagentCancelled = "subagent.cancelled" v 1;
     /// An observer concluded something.
     ObservationRecorded = "observation.recorded" v 1;
     /// A wait was registered.

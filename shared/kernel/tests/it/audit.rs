@@ -69,7 +69,11 @@ fn a_log_that_was_tampered_with_is_told_by_the_rule_that_it_breaks() {
     assert!(found(&gap).contains(&rules::GAPLESS));
     let mut longer = run.log.clone();
     let seq = longer.len() as u64 + 1;
-    longer.push(Event { seq, at: at(1000), data: EventData::RunPaused(RunPaused { by: "ann".into() }) });
+    longer.push(Event {
+        seq,
+        at: at(1000),
+        data: EventData::RunPaused(RunPaused { by: "ann".into(), by_parent: false }),
+    });
     assert_eq!(found(&longer), [rules::LAST]);
 }
 

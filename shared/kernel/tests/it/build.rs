@@ -35,6 +35,8 @@ pub fn created(limits: Limits) -> RunCreated {
         debounce: Duration::default(),
         sampled: true,
         trigger: None,
+        parent: None,
+        tools: None,
     }
 }
 
@@ -118,6 +120,7 @@ pub fn outcome(turn_id: TurnId, based_on: Seq) -> TurnOutcome {
         text: None,
         calls: Vec::new(),
         wait: None,
+        spawns: Vec::new(),
         plan: None,
         say: Vec::new(),
         question: None,

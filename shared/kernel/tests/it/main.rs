@@ -5,6 +5,7 @@
 
 mod audit;
 mod build;
+mod children;
 mod golden;
 mod growth;
 mod later;

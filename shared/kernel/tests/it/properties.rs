@@ -174,9 +174,13 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
         Step::DenyApproval => decide(Verdict::Deny),
         Step::Expire => Command::ExpireApproval(ExpireApproval { approval_id }),
         Step::Doubt => Command::DoubtCall(DoubtCall { call_id: call, reason: "gone".into() }),
-        Step::Reconcile(finding) => {
-            Command::ReconcileCall(ReconcileCall { call_id: call, finding, evidence: block("seen"), result: None })
-        }
+        Step::Reconcile(finding) => Command::ReconcileCall(ReconcileCall {
+            call_id: call,
+            finding,
+            as_of: at(run.now + 1),
+            evidence: block("seen"),
+            result: None,
+        }),
         Step::Observe(wakes) => Command::Observe(observation(Some(call), wakes)),
         Step::Conclude(code) => Command::ConcludeCall(Box::new(ConcludeCall {
             call_id: call,

@@ -208,14 +208,26 @@ fn doubt_is_never_repeated_blindly() {
     run.must(Command::DoubtCall(DoubtCall { call_id: ids[0], reason: "its executor is gone".into() }));
     assert!(run.send(&Command::StartCall(start(ids[0]))).is_err());
     let evidence = Block::new("no such merge", Trust::Untrusted, "probe");
-    let not_done =
-        ReconcileCall { call_id: ids[0], finding: Finding::NotDone, evidence: evidence.clone(), result: None };
-    assert!(matches!(run.send(&Command::ReconcileCall(not_done.clone())), Err(Rejection::TooEarly(..))));
+    let looked_at = |as_of| {
+        let evidence = evidence.clone();
+        Command::ReconcileCall(ReconcileCall {
+            call_id: ids[0],
+            finding: Finding::NotDone,
+            as_of,
+            evidence,
+            result: None,
+        })
+    };
+    assert!(matches!(run.send(&looked_at(at(run.now))), Err(Rejection::TooEarly(..))));
+    let before = at(run.now);
     run.now += 60;
-    run.must(Command::ReconcileCall(not_done));
+    // Who looked too early and was held up since has nothing to tell.
+    assert!(matches!(run.send(&looked_at(before)), Err(Rejection::TooEarly(..))));
+    run.must(looked_at(at(run.now)));
     assert_eq!(run.must(Command::StartCall(start(ids[0]))), ["tool.started"]);
     run.must(Command::DoubtCall(DoubtCall { call_id: ids[0], reason: "again".into() }));
-    let done = ReconcileCall { call_id: ids[0], finding: Finding::Done, evidence, result: None };
+    let as_of = at(run.now);
+    let done = ReconcileCall { call_id: ids[0], finding: Finding::Done, as_of, evidence, result: None };
     assert_eq!(run.must(Command::ReconcileCall(done)), ["tool.reconciled", "tool.completed", "run.runnable"]);
 }
 
@@ -226,7 +238,8 @@ fn an_unknown_outcome_ends_the_call_and_wakes() {
     run.must(Command::StartCall(start(ids[0])));
     run.must(Command::DoubtCall(DoubtCall { call_id: ids[0], reason: "its executor is gone".into() }));
     let evidence = Block::new("no way to ask", Trust::System, "runtime");
-    let unknown = ReconcileCall { call_id: ids[0], finding: Finding::Unknown, evidence, result: None };
+    let as_of = at(run.now);
+    let unknown = ReconcileCall { call_id: ids[0], finding: Finding::Unknown, as_of, evidence, result: None };
     assert_eq!(run.must(Command::ReconcileCall(unknown)), ["tool.reconciled", "run.runnable"]);
     assert!(run.state().calls.is_empty());
 }

@@ -2,7 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kernel::{Event, EventData, RunId, audit::rules, event::ToolRequested, tool::needs_start};
+use kernel::{
+    Event, EventData, RunId,
+    audit::{Families, rules},
+    event::ToolRequested,
+    tool::needs_start,
+};
 
 use crate::{
     door::patterns,
@@ -19,6 +24,7 @@ impl World {
             row.audit.settled(at);
             self.violations.append(&mut row.audit.take_violations());
         }
+        self.check_families();
         let missed: Vec<_> = self.runs.iter().filter_map(|(run, row)| self.missed(*run, &row.log)).collect();
         for (run, position) in missed {
             self.violated(run, rules::NO_LOST_WAKE, format!("the event at {position} never reached its wait"));
@@ -28,6 +34,13 @@ impl World {
         self.expect(unpublished == 0, nobody, "world.published", || format!("{unpublished} commits are not published"));
         let left = self.externals.iter().filter(|external| !external.dispatched).count();
         self.expect(left == 0, nobody, rules::SETTLED, || format!("{left} events are not dispatched"));
+    }
+
+    /// What parents and children say of each other, now that nobody is at anything.
+    fn check_families(&mut self) {
+        let mut families = Families::default();
+        self.runs.values().for_each(|row| row.audit.tell(&mut families));
+        self.violations.extend(families.violations(true));
     }
 
     /// An outside event that the registered wait of a run should have and has not: on its key, of its type, from after what
@@ -59,6 +72,7 @@ impl World {
 
     /// What holds when all is over.
     pub fn check_over(&mut self) {
+        self.check_families();
         let mut wrong = Vec::new();
         let (mut started, mut asked, mut allowed) = (HashSet::new(), HashMap::new(), HashSet::new());
         for (run, row) in &self.runs {

@@ -2,8 +2,10 @@
 
 use kernel::{
     ApprovalId, ArtifactId, Block, CallId, RunId, RunState, TimerId, Timestamp, Trust,
+    agent::ParallelWake,
     budget::Usage,
     call::{Approval, ArtifactRef, Binding, CallRequest, Compensation},
+    child::{OnFailure, SpawnRequest},
     command::{EndRequest, TurnOutcome, WaitRequest},
     event::{PlanStep, StepStatus},
     slice::Manifest,
@@ -12,7 +14,7 @@ use kernel::{
     wait::{Condition, ExternalPattern, WaitExpr},
 };
 
-use crate::world::World;
+use crate::{schedule::limits, world::World};
 
 /// A tool, as far as executor and rules care.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +96,7 @@ impl<'a> Author<'a> {
             model: "test".into(),
             text: None,
             calls: Vec::new(),
+            spawns: Vec::new(),
             wait: None,
             plan: None,
             say: Vec::new(),
@@ -113,12 +116,13 @@ impl<'a> Author<'a> {
         if self.world.choices.is_calm() {
             return self.wind_up(outcome);
         }
-        match self.world.choices.weighted(&[4, 10, 3, 8, 2, 1, 1, 1]) {
+        match self.world.choices.weighted(&[4, 10, 3, 8, 2, 1, 1, 1, 3]) {
             0 => outcome.end = Some(EndRequest::Complete(block("done"))),
             1 => outcome.calls = self.calls(),
             2 => {
                 outcome.calls = self.calls();
-                let on = self.expression(&outcome.calls, 2);
+                let calls: Vec<_> = outcome.calls.iter().map(|call| call.call_id).collect();
+                let on = self.expression(&calls, 2);
                 outcome.wait = Some(self.wait(on));
             }
             3 => {
@@ -128,6 +132,14 @@ impl<'a> Author<'a> {
             4 => outcome.question = Some(self.question()),
             5 => outcome.text = Some(block("so it is")),
             6 => outcome.end = Some(EndRequest::Fail(block("no way"))),
+            8 => {
+                outcome.spawns = self.spawns();
+                if self.world.choices.chance(40) {
+                    let calls: Vec<_> = outcome.spawns.iter().map(|spawn| spawn.call_id).collect();
+                    let on = self.expression(&calls, 1);
+                    outcome.wait = Some(self.wait(on));
+                }
+            }
             // Nothing: refused, asked again, and in the end given up.
             _ => {}
         }
@@ -137,10 +149,11 @@ impl<'a> Author<'a> {
 
     /// Comes to an end as soon as nothing is open.
     fn wind_up(&mut self, mut outcome: TurnOutcome) -> TurnOutcome {
-        if self.state.calls.is_empty() {
+        let open: Vec<_> = self.state.calls.keys().chain(self.state.children.keys()).collect();
+        if open.is_empty() {
             outcome.end = Some(EndRequest::Complete(block("done")));
         } else {
-            let of = self.state.calls.keys().map(|call| Condition::TaskResult { call_id: *call }.into()).collect();
+            let of = open.into_iter().map(|call| Condition::TaskResult { call_id: *call }.into()).collect();
             outcome.wait = Some(self.wait(WaitExpr::All(of)));
         }
         outcome
@@ -160,8 +173,46 @@ impl<'a> Author<'a> {
         (0..count).map(|_| self.call()).collect()
     }
 
+    /// One to three children, with some of the tools.
+    fn spawns(&mut self) -> Vec<SpawnRequest> {
+        let count = 1 + self.world.choices.weighted(&[5, 2, 1]);
+        (0..count).map(|_| self.spawn()).collect()
+    }
+
+    fn spawn(&mut self) -> SpawnRequest {
+        let name = self.world.name();
+        let tools: Vec<String> = match &self.state.tools {
+            Some(tools) if !self.world.choices.chance(5) => tools.iter().cloned().collect(),
+            _ => TOOLS.iter().map(|tool| tool.name.to_owned()).collect(),
+        };
+        let some = self.world.choices.below(tools.len() + 1);
+        SpawnRequest {
+            call_id: CallId::derive(self.run(), &format!("call/{name}")),
+            agent: "helper".into(),
+            agent_digest: "digest".into(),
+            task: block("help"),
+            tools: tools.into_iter().take(some).collect(),
+            limits: limits(&mut self.world.choices),
+            on_failure: self.world.choices.pick(&[OnFailure::Continue, OnFailure::Retry, OnFailure::Fail]),
+            acceptance: Vec::new(),
+            parallel_wake: ParallelWake::All,
+            debounce: Duration::default(),
+        }
+    }
+
+    /// A tool that the run may use; now and then any.
+    fn tool(&mut self) -> Tool {
+        let allowed: Vec<Tool> = match &self.state.tools {
+            Some(tools) if !self.world.choices.chance(10) => {
+                TOOLS.into_iter().filter(|tool| tools.contains(tool.name)).collect()
+            }
+            _ => Vec::new(),
+        };
+        if allowed.is_empty() { self.world.choices.pick(&TOOLS) } else { self.world.choices.pick(&allowed) }
+    }
+
     fn call(&mut self) -> CallRequest {
-        let tool = self.world.choices.pick(&TOOLS);
+        let tool = self.tool();
         let name = self.world.name();
         CallRequest {
             call_id: CallId::derive(self.run(), &format!("call/{name}")),
@@ -200,7 +251,7 @@ impl<'a> Author<'a> {
     }
 
     /// A wait on one thing, or on several, nested.
-    fn expression(&mut self, calls: &[CallRequest], depth: usize) -> WaitExpr {
+    fn expression(&mut self, calls: &[CallId], depth: usize) -> WaitExpr {
         let several = if depth > 0 { self.world.choices.weighted(&[5, 3, 3]) } else { 0 };
         if several == 0 {
             return self.condition(calls).into();
@@ -210,7 +261,7 @@ impl<'a> Author<'a> {
         if several == 1 { WaitExpr::Any(of) } else { WaitExpr::All(of) }
     }
 
-    fn condition(&mut self, calls: &[CallRequest]) -> Condition {
+    fn condition(&mut self, calls: &[CallId]) -> Condition {
         match self.world.choices.weighted(&[3, 6, 1, 4]) {
             0 => {
                 let name = self.world.name();
@@ -219,7 +270,7 @@ impl<'a> Author<'a> {
             }
             3 if !calls.is_empty() => {
                 let call = self.world.choices.below(calls.len());
-                Condition::TaskResult { call_id: calls[call].call_id }
+                Condition::TaskResult { call_id: calls[call] }
             }
             2 => Condition::OperatorInput { approval_id: None },
             _ => Condition::External(ExternalPattern {

@@ -51,6 +51,8 @@ protocol! {
     oldest_first,
     /// What was recorded and not dispatched is.
     dispatch_sweep,
+    /// Children are created, held, ended and settled as their parents are.
+    tend_children,
     /// A process works on a call once at a time.
     claim_in_process,
     /// Content is stored before the turn that names it is committed.

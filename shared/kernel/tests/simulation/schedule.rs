@@ -18,7 +18,7 @@ use crate::{
     bus::Exited,
     choice::Choices,
     door::short,
-    model::{SUBJECTS, TYPES},
+    model::{SUBJECTS, TOOLS, TYPES},
     protocol::Protocol,
     roles::{self, APPROVAL, INGRESS, SCHEDULER, approval, ingress, scheduler, stray},
     tasks::{INSTANCES, Sim},
@@ -381,7 +381,7 @@ impl Schedule {
     }
 }
 
-fn limits(choices: &mut Choices) -> Limits {
+pub fn limits(choices: &mut Choices) -> Limits {
     Limits {
         turns: choices.chance(60).then_some(2 + u32::try_from(choices.below(8)).unwrap()),
         tokens: choices.chance(20).then_some(100),
@@ -407,5 +407,7 @@ fn created(choices: &mut Choices) -> RunCreated {
         debounce: Duration::from_millis(choices.pick(&[0, 0, 500])),
         sampled: true,
         trigger: None,
+        parent: None,
+        tools: choices.chance(30).then(|| TOOLS.iter().take(7).map(|tool| tool.name.to_owned()).collect()),
     }
 }

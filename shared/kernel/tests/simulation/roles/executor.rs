@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::{
-    ApprovalId, Block, CallId, Command, Rejection, RunId, RunState, Seq, Trust,
+    ApprovalId, Block, CallId, Command, Rejection, RunId, RunState, Seq, Timestamp, Trust,
     call::{
         Approval, Attempt, Binding, Call, CallFailure, CallRequest, CallResult, CallStatus, Compensation, ErrorClass,
     },
@@ -373,15 +373,16 @@ impl Task<'_> {
             }
         }
         if !self.tool.probe {
-            return self.reconcile(Finding::Unknown, "unknown").await;
+            return self.reconcile(Finding::Unknown, "unknown", self.hand.now()).await;
         }
+        let as_of = self.hand.now();
         self.hand.step().await;
         let (reached, landed) =
             self.hand.with(|world| (!world.choices.chance(20), world.outside.landed(self.id()) > 0));
         match (reached, landed) {
-            (true, true) => self.reconcile(Finding::Done, "done").await,
-            (true, false) => self.reconcile(Finding::NotDone, "not_done").await,
-            (false, _) if self.asked_long_enough() => self.reconcile(Finding::Unknown, "unknown").await,
+            (true, true) => self.reconcile(Finding::Done, "done", as_of).await,
+            (true, false) => self.reconcile(Finding::NotDone, "not_done", as_of).await,
+            (false, _) if self.asked_long_enough() => self.reconcile(Finding::Unknown, "unknown", as_of).await,
             (false, _) => Next::Done(Answer::Again(1000)),
         }
     }
@@ -391,9 +392,10 @@ impl Task<'_> {
         self.hand.now().duration_since(since).as_millis() > i128::from(DOUBT)
     }
 
-    async fn reconcile(&self, finding: Finding, name: &str) -> Next {
+    async fn reconcile(&self, finding: Finding, name: &str, as_of: Timestamp) -> Next {
         let evidence = Block::new(name, Trust::System, "runtime");
-        let command = Command::ReconcileCall(ReconcileCall { call_id: self.id(), finding, evidence, result: None });
+        let reconcile = ReconcileCall { call_id: self.id(), finding, as_of, evidence, result: None };
+        let command = Command::ReconcileCall(reconcile);
         let key = self.key(&format!("reconcile/{name}"));
         match self.hand.submit(self.state.run_id, &command, key).await {
             Ok(_) if finding == Finding::NotDone => Next::Again,

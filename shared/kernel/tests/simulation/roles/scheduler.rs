@@ -1,6 +1,6 @@
 //! Keeps time, admits, sweeps and rings.
 
-use kernel::{CallId, Command, EventData, RunId, TimerId, call::CallStatus, command::FireTimer};
+use kernel::{CallId, Command, EventData, RunId, TimerId, call::CallStatus, child::next_step, command::FireTimer};
 
 use crate::{tasks::Hand, world::World};
 
@@ -15,6 +15,33 @@ pub fn tick(hand: &Hand) {
     }
     if hand.with(|world| world.protocol.ring) {
         ring(hand);
+    }
+    if hand.with(|world| world.protocol.tend_children) {
+        tend_children(hand);
+    }
+}
+
+/// Brings children in step with their parents. What is missing is looked for once more when a worker is at it: by then
+/// somebody else may have seen to it.
+fn tend_children(hand: &Hand) {
+    let missing: Vec<(RunId, CallId, RunId)> = hand.with(|world| {
+        let children = world.runs.values().flat_map(|row| row.state.children.iter().map(|child| (&row.state, child)));
+        let of = children.filter(|(parent, (call, child))| {
+            let state = world.runs.get(&child.child_id).map(|row| &*row.state);
+            next_step(parent, **call, state, None).is_some()
+        });
+        of.map(|(parent, (call, child))| (parent.run_id, *call, child.child_id)).collect()
+    });
+    for (parent, call, child) in missing {
+        let worker = hand.clone();
+        hand.spawn("child", async move {
+            let Some(parent) = worker.load(parent).await else { return };
+            let child = worker.load(child).await;
+            let hold = worker.with(|world| world.choices.chance(10)).then_some("the tenant is busy");
+            if let Some(step) = next_step(&parent, call, child.as_deref(), hold) {
+                let _ = worker.submit(step.run_id, &step.command, step.key).await;
+            }
+        });
     }
 }
 

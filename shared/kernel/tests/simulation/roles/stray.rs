@@ -49,8 +49,13 @@ fn command(state: &RunState, kind: usize, by: usize) -> Option<Command> {
         }
         4 => Command::DoubtCall(DoubtCall { call_id: call()?, reason: "stray".into() }),
         5 => {
-            let reconcile =
-                ReconcileCall { call_id: call()?, finding: Finding::Unknown, evidence: block(), result: None };
+            let reconcile = ReconcileCall {
+                call_id: call()?,
+                finding: Finding::Unknown,
+                as_of: state.updated_at,
+                evidence: block(),
+                result: None,
+            };
             Command::ReconcileCall(reconcile)
         }
         6 => {
