@@ -21,7 +21,8 @@ impl CallWindows {
 
     /// Opens the windows of a call that has started, if it should have any. Doing it again changes nothing.
     pub(crate) async fn open(&self, address: &Address, seq: Seq) -> Result<(), EngineError> {
-        let Some(run) = self.engine.load_at_least(address.run_id, seq).await? else { return Ok(()) };
+        let is_open = |run: &RunState| run.calls.contains_key(&address.call_id);
+        let Some(run) = self.engine.load_at_least(address.run_id, seq, is_open).await? else { return Ok(()) };
         let agents = self.engine.agents();
         let Some(agent) = agents.by_digest(&run.tenant, &run.agent, &run.agent_digest).await? else { return Ok(()) };
         let acting = agent.spec.watch.iter().filter_map(|watch| Some((&watch.service, &watch.actions.as_ref()?.after)));
