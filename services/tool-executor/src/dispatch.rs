@@ -94,7 +94,7 @@ impl Dispatcher {
         match bell.wait() {
             // Most waits can't be asked about, and are nothing to an executor.
             Some((_, false)) => return Ok(Outcome::Ack),
-            Some((wait, true)) => return self.verify(&bell, wait).await.or_else(settle_error),
+            Some((wait, true)) => return self.verify_wait(&bell, wait).await.or_else(settle_error),
             None => {}
         }
         let loaded = match bell.seq {

@@ -109,6 +109,8 @@ impl Dispatcher {
         let invocation = Invocation {
             tenant,
             run: RunId(Uuid::nil()),
+            agent,
+            trust: kernel::Trust::Untrusted,
             call: CallId::mint(),
             arguments: &arguments,
             idempotency_key: purpose,

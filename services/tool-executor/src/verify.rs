@@ -38,7 +38,7 @@ enum Asked {
 
 impl Dispatcher {
     /// Asks about the conditions of a wait that can be asked about.
-    pub async fn verify(&self, bell: &Doorbell, wait_id: WaitId) -> Result<Outcome, SubmitError> {
+    pub async fn verify_wait(&self, bell: &Doorbell, wait_id: WaitId) -> Result<Outcome, SubmitError> {
         let Some(state) = self.engine.load(bell.run).await? else { return Ok(Outcome::Ack) };
         let Some(wait) = state.wait.clone().filter(|wait| wait.wait_id == wait_id) else { return Ok(Outcome::Ack) };
         if state.paused || state.ending.is_some() || wait.on.is_met() {
@@ -81,7 +81,7 @@ impl Dispatcher {
                 ("unusable", Some(observation("not_verifiable", changed, None, String::new(), verify)))
             }
         };
-        metrics::counter!("tool_executor_verifications_total", "outcome" => word).increment(1);
+        metrics::counter!("tool_executor_waits_verified_total", "outcome" => word).increment(1);
         let Some(observation) = observation else { return Ok(()) };
         // Once for each condition: the wait stays, and is asked about again.
         let key = format!("verify/{}/{number}/{word}", wait.wait_id);
