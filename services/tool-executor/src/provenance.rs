@@ -85,7 +85,10 @@ impl Seen<'_> {
         match event {
             EventData::RunCreated(created) => {
                 self.block(&created.objective, day);
-                self.block(&created.input, day);
+                // A parent's model wrote it, so it is nobody's word, whatever that model had seen.
+                if created.parent.is_none() || created.input.trust == Trust::Untrusted {
+                    self.block(&created.input, day);
+                }
             }
             EventData::MessageAdded(message) if message.role == Speaker::Operator => self.block(&message.block, day),
             EventData::ToolRequested(asked) => {
@@ -93,6 +96,8 @@ impl Seen<'_> {
             }
             EventData::ToolCompleted(done) => self.result(done.call_id, &done.result, day),
             EventData::ToolFailed(failed) => self.block(&failed.failure.block, day),
+            EventData::SubagentCompleted(done) => self.doubted(&done.result, day),
+            EventData::SubagentFailed(failed) => self.doubted(&failed.reason, day),
             EventData::ExternalMatched(matched) => self.block(&matched.block, day),
             EventData::ObservationRecorded(observed) => {
                 for evidence in observed.observation.evidence {
@@ -126,6 +131,13 @@ impl Seen<'_> {
     fn block(&mut self, block: &Block, day: Date) {
         if block.trust != Trust::System {
             self.sources.text(&block.text, crate::pipeline::trust(block.trust), block.source.as_str(), Some(day));
+        }
+    }
+
+    /// What a model below wrote can be a stranger's words, but never an operator's.
+    fn doubted(&mut self, block: &Block, day: Date) {
+        if block.trust == Trust::Untrusted {
+            self.block(block, day);
         }
     }
 
