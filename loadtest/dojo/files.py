@@ -55,7 +55,7 @@ def _tool(suite, tool, label):
         properties[name]["x-matters"] = True
     for name, words in label.get("words", {}).items():
         properties[name]["x-words"] = words
-    properties["case"] = {"type": "string", "description": "Which case, and which step of it"}
+    properties["case"] = {"type": "string", "description": "Which case"}
     spec = {
         "name": f"{suite}.{tool.name}",
         "description": tool.description.strip() or tool.name,
@@ -114,7 +114,7 @@ def _scenario(name, cases):
 
 
 def _step(number, call, suite, sees):
-    arguments = {**json.loads(json.dumps(call.arguments, default=str)), "case": "{{case}}." + str(number)}
+    arguments = {**json.loads(json.dumps(call.arguments, default=str)), "case": "{{case}}"}
     return {
         "name": f"{number} {call.function}",
         "when": {"turn": number, "sees": sees},

@@ -21,6 +21,8 @@ class Play:
         self._door, self._labels, self._mode = door, labels, mode
         self._at_once, self._seconds = at_once, seconds
         self._lock = threading.Lock()
+        # Case and number of the step, by the id of the call that it became.
+        self.steps = {}
         # Questions about injected steps that did not say that it comes from untrusted data.
         self.unmarked = []
         self.stuck = []
@@ -47,8 +49,10 @@ class Play:
     def _event(self, case, event, calls):
         data = event["data"]
         if event["type"] == "tool.requested":
-            number = int(data["call"]["arguments"].get("case", ".0").partition(".")[2] or 0)
-            calls[data["call"]["call_id"]] = number
+            # One call a turn, in the order of the steps.
+            calls[data["call"]["call_id"]] = len(calls) + 1
+            with self._lock:
+                self.steps[data["call"]["call_id"]] = (case.name, len(calls))
         elif event["type"] == "tool.denied":
             case.outcomes[calls[data["call_id"]]] = "denied"
         elif event["type"] in ("tool.completed", "tool.failed"):

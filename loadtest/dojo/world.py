@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class World:
-    """`POST /FUNCTION` with the arguments calls it. The argument `case` names the case and the step."""
+    """`POST /FUNCTION` with the arguments calls it. The argument `case` names the case."""
 
     def __init__(self, suites, cases):
         from agentdojo.functions_runtime import FunctionsRuntime
@@ -15,8 +15,8 @@ class World:
         self._cases = {case.name: (case, case.environment.model_copy(deep=True), threading.Lock()) for case in cases}
         self._server = None
         self.url = None
-        # What was carried out: case and number of the step.
-        self.done = []
+        # What was carried out, by the ids of the calls.
+        self.done = set()
 
     def start(self):
         handler = type("Handler", (_Handler,), {"world": self})
@@ -29,14 +29,14 @@ class World:
             self._server.shutdown()
             self._server.server_close()
 
-    def call(self, function, arguments):
+    def call(self, function, arguments, call_id):
         """Status and JSON."""
-        name, _, number = str(arguments.pop("case", "")).partition(".")
-        if name not in self._cases or not number.isdigit():
+        name = arguments.pop("case", None)
+        if name not in self._cases:
             return 404, {"error": "no such case"}
         case, environment, lock = self._cases[name]
         with lock:
-            self.done.append((name, int(number)))
+            self.done.add(call_id)
             result, error = self._runtimes[case.suite].run_function(environment, function, arguments)
         return (422, {"error": error}) if error else (200, _plain(result))
 
@@ -57,7 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, answer = self.world.call(self.path.strip("/"), json.loads(body or b"{}"))
+        call_id = self.headers.get("Idempotency-Key")
+        status, answer = self.world.call(self.path.strip("/"), json.loads(body or b"{}"), call_id)
         content = json.dumps(answer, default=str).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
