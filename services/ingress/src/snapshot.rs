@@ -236,7 +236,7 @@ impl Snapshots {
             None => false,
         };
         let artifacts = if state.artifacts.is_empty() { Vec::new() } else { self.artifacts(tenant, run).await? };
-        let children = children(&state, self.reads.children(tenant, run).await?);
+        let children = children(&state, &self.reads.children(tenant, run).await?);
         Ok(RunSnapshot::new(&state, running, artifacts, children))
     }
 
@@ -325,7 +325,7 @@ impl RunSnapshot {
 }
 
 /// The children that exist, and those that have still to be created.
-fn children(state: &RunState, rows: Vec<RunRow>) -> Vec<ChildView> {
+fn children(state: &RunState, rows: &[RunRow]) -> Vec<ChildView> {
     let open = |run: RunId| state.children.values().find(|child| child.child_id == run);
     let starting = state.children.values().filter(|child| rows.iter().all(|row| row.run_id != child.child_id));
     let starting = starting.map(|child| ChildView {

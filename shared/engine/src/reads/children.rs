@@ -8,7 +8,7 @@ use super::{MAX_ROWS, Reads, RunRow, limit, row::Cells, runs::children_of};
 use crate::error::{EngineError, pg};
 
 /// An open child with which its parent is not in step, as far as the tables say. What is to be done, the two runs say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildOutOfStep {
     /// The child's run, which may not exist yet.
     pub child_id: RunId,

@@ -45,6 +45,7 @@ impl World {
             schema_digest: "s".into(),
             trust: Trust::Operator,
             timeout: Duration::from_secs(5),
+            compensation: Default::default(),
         };
         let call_id = call.call_id;
         let outcome = Command::CommitTurn(Box::new(TurnOutcome { wait: None, calls: vec![call], ..*outcome }));
