@@ -31,9 +31,12 @@ const NOBODY: &str = "_";
 pub(super) struct Servers {
     means: Means,
     engine: Engine,
-    slots: Arc<Mutex<HashMap<(String, String), Arc<Slot>>>>,
+    slots: Arc<Mutex<Slots>>,
     room: Arc<Semaphore>,
 }
+
+/// By tenant and server.
+type Slots = HashMap<(String, String), Arc<Slot>>;
 
 /// Where a tenant's connection to a server is, or will be.
 #[derive(Default)]
@@ -205,7 +208,7 @@ impl Servers {
         self.slots().values().cloned().collect()
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<(String, String), Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

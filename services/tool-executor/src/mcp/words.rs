@@ -133,7 +133,8 @@ mod tests {
     use super::*;
 
     fn map(value: Value) -> Map<String, Value> {
-        value.as_object().cloned().unwrap()
+        let Value::Object(map) = value else { panic!("no object") };
+        map
     }
 
     #[test]
