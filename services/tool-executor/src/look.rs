@@ -58,7 +58,7 @@ pub(crate) async fn serve(
         let dispatcher = dispatcher.clone();
         async move {
             let tool = question.tool.clone();
-            let outcome = dispatcher.verify(&question).await;
+            let outcome = dispatcher.look(&question).await;
             let labels = [("tool", tool), ("outcome", if outcome.is_ok() { "seen" } else { "refused" }.to_owned())];
             metrics::counter!("tool_executor_verifications_total", &labels).increment(1);
             outcome
@@ -68,7 +68,7 @@ pub(crate) async fn serve(
 }
 
 impl Dispatcher {
-    async fn verify(&self, question: &Question) -> Result<Seen, Problem> {
+    async fn look(&self, question: &Question) -> Result<Seen, Problem> {
         let Question { tenant, agent, tool: name, purpose, .. } = question;
         let pipeline = &self.pipeline;
         let version = pipeline.engine.agents().head(tenant, agent).await;
@@ -81,6 +81,10 @@ impl Dispatcher {
             pipeline.registry.now(name).ok_or_else(|| Problem::not_found(format!("there is no tool `{name}`")))?;
         if tool.spec.effect != Effect::Read || tool.spec.kind != CallKind::Call {
             return Err(Problem::new(403, format!("`{name}` does not only read")));
+        }
+        let permissions = &tool.spec.permissions;
+        if !permissions.allow_tenant(tenant.as_str()) || !permissions.allow_agent(agent) {
+            return Err(Problem::new(403, format!("`{name}` is not for the agent `{agent}`")));
         }
         let arguments = tool.check(&Value::Object(question.arguments.clone())).map_err(|refusal| refused(&refusal))?;
         let means = tool.means().map_err(|refusal| refused(&refusal))?;
