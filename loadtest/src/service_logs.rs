@@ -28,6 +28,8 @@ use observer::{
     },
 };
 use serde_json::{Value, json};
+
+use crate::target::Error;
 use signals::Record;
 
 /// How long before a file begins a fault may have been injected and still be under way.
@@ -58,7 +60,7 @@ struct Fault {
 }
 
 /// Scores the files of a folder, in order of time.
-pub async fn measure(options: &Options) -> Result<Value, Box<dyn std::error::Error>> {
+pub async fn measure(options: &Options) -> Result<Value, Error> {
     let faults = faults(&options.dir.join("fault_list.json"))?;
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(&options.dir)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -253,7 +255,7 @@ impl Fault {
     }
 }
 
-fn faults(path: &Path) -> Result<Vec<Fault>, Box<dyn std::error::Error>> {
+fn faults(path: &Path) -> Result<Vec<Fault>, Error> {
     let list: BTreeMap<String, Vec<Value>> = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     let mut faults = Vec::new();
     for fault in list.values().flatten() {
@@ -269,7 +271,7 @@ fn service_of(pod: &str) -> String {
     pod.rsplitn(3, '-').last().unwrap_or(pod).to_owned()
 }
 
-fn rows(path: &Path) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+fn rows(path: &Path) -> Result<Vec<Row>, Error> {
     let mut text = String::new();
     GzDecoder::new(File::open(path)?).read_to_string(&mut text)?;
     let mut table = csv(&text).into_iter();
