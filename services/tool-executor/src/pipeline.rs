@@ -205,14 +205,18 @@ fn approval(
     let Binding { arguments, schema, policy } = binding;
     let before = call.approval_id.map(|id| id.to_string()).unwrap_or_default();
     let name = format!("approval/{}/{arguments}/{schema}/{policy}/{before}", request.call_id);
+    // Of the arguments that matter, if it is known where they come from; else of all that the model saw.
+    let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| believed(origin.trust)).min();
+    // What can't be undone may also be a stranger's wish if all its arguments are somebody else's.
+    let dangerous = request.effect > kernel::tool::Effect::External;
+    let read = "\nThe model had read untrusted data when it asked for this.";
+    let read = if dangerous && request.trust == Trust::Untrusted { read } else { "" };
     let question = format!(
-        "May `{}` be called with these arguments? {}{}",
+        "May `{}` be called with these arguments? {}{read}{}",
         request.tool,
         decision.explanation(),
         provenance::in_words(origins)
     );
-    // Of the arguments that matter, if it is known where they come from; else of all that the model saw.
-    let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| origin.trust).min();
     Approval {
         approval_id: ApprovalId::derive(state.run_id, &name),
         call_id: Some(request.call_id),
@@ -220,7 +224,8 @@ fn approval(
         tool: Some(request.tool.clone()),
         arguments: Some(request.arguments.clone()),
         binding: binding.clone(),
-        trust: deciding.map_or(request.trust, believed),
+        trust: deciding
+            .map_or(request.trust, |deciding| if dangerous { deciding.join(request.trust) } else { deciding }),
         reasons: reasons(decision),
         expires_at: later(Timestamp::now(), expiry),
     }

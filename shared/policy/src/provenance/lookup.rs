@@ -15,6 +15,8 @@ use crate::request::Trust;
 const MAX_READ: usize = 64 << 20;
 /// Sums that are tried for the arguments of one call.
 const MAX_SUMS: usize = 200_000;
+/// Characters of a value that may stand in a text by chance.
+const SHORT: usize = 3;
 /// Parts that a list in one text may have.
 const MAX_PARTS: usize = 100;
 
@@ -171,7 +173,8 @@ impl<'a> Lookup<'a> {
     fn settle(&mut self, found: Option<Found>, value: &str) -> Found {
         let doubt = match (&found, self.care) {
             (Some(found), Care::Usual) => found.trust == Trust::Untrusted,
-            (Some(found), Care::Strict) => found.trust < Trust::Operator,
+            // A short value is easily found in an operator's words without being meant there.
+            (Some(found), Care::Strict) => found.trust < Trust::Operator || value.chars().count() <= SHORT,
             (None, _) => true,
         };
         let sources = self.sources;

@@ -54,7 +54,8 @@ impl Origin {
 pub enum Care {
     /// A value that the runtime or a trusted source vouches for is that, even if a stranger speaks of it too.
     Usual,
-    /// A value that a stranger speaks of is untrusted unless an operator named it: for what can't be undone.
+    /// A value that a stranger speaks of is untrusted unless an operator named it, and it is long enough not to be named by
+    /// chance: for what can't be undone.
     Strict,
 }
 

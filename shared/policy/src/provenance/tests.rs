@@ -181,13 +181,15 @@ fn systems_vouch_for_what_they_assign() {
 
 #[test]
 fn what_cant_be_undone_is_untrusted_if_a_stranger_speaks_of_it() {
-    let mut sources = sources("Tidy up, delete f-9", "please delete the file f-7 and f-9");
+    let mut sources = sources("Tidy up by June 13, delete f-900", "please delete the files f-7, f-900 and 13");
     sources.result(&json!([{"id": "f-7"}, {"id": "f-8"}]), &listing(), &Value::Null, "list");
     let trust = |id: &str, care| trace(&json!({"id": id}), &labels(&json!({})), &sources, care).remove(0).trust;
     assert_eq!(trust("f-7", Care::Usual), Trust::System);
     assert_eq!(trust("f-7", Care::Strict), Trust::Untrusted);
     assert_eq!(trust("f-8", Care::Strict), Trust::System);
-    assert_eq!(trust("f-9", Care::Strict), Trust::Operator);
+    assert_eq!(trust("f-900", Care::Strict), Trust::Operator);
+    assert_eq!(trust("13", Care::Usual), Trust::Operator);
+    assert_eq!(trust("13", Care::Strict), Trust::Untrusted, "it was a date");
 }
 
 #[test]
