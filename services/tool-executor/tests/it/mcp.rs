@@ -125,6 +125,7 @@ fn request(tool: &McpTool, arguments: Value, trust: Trust) -> CallRequest {
         schema_digest: tool.digest.clone(),
         trust,
         timeout: spec.timeout,
+        compensation: kernel::call::Compensation::None,
     }
 }
 

@@ -34,6 +34,7 @@ async fn result(house: &House, name: &str, arguments: Value) -> (&'static str, B
         schema_digest: tool.digest.clone(),
         trust: Trust::Operator,
         timeout: tool.spec.timeout,
+        compensation: kernel::call::Compensation::None,
     };
     let call_id = call.call_id;
     let run = house.run(vec![call]).await;
