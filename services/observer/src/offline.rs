@@ -65,6 +65,11 @@ pub fn observe_with(log: &[u8], rules: &Rules, miner: &mut Miner, command: &str,
     Concluded { observations, packs }
 }
 
+/// Learns from a log that ended well what is usual.
+pub fn learn(log: &[u8], rules: &Rules, miner: &mut Miner, command: &str) {
+    drop(observe_with(log, rules, miner, command, Some(0)));
+}
+
 /// Where a log says that something is wrong in a file: all that compilers and linters wrote.
 #[must_use]
 pub fn findings(log: &[u8], rules: &Rules) -> Vec<Found> {
