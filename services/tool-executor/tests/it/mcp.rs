@@ -234,12 +234,12 @@ async fn a_tool_that_has_changed_is_told_and_what_was_agreed_to_is_asked_again()
         tools.iter().filter(|tool| tool.spec.name == name).map(|tool| tool.digest.clone()).collect::<Vec<_>>()
     };
     let before = as_of(created).await;
-    assert_eq!(digests(&before, "test.echo"), [old.digest.clone()]);
-    assert_eq!(digests(&before, "test.gone_soon"), [gone.digest.clone()]);
+    assert_eq!(digests(&before, "test.echo"), std::slice::from_ref(&old.digest));
+    assert_eq!(digests(&before, "test.gone_soon"), std::slice::from_ref(&gone.digest));
     let state = engine.load(run).await.unwrap().unwrap();
     assert!(state.tools_as_of() > created);
     let after = as_of(state.tools_as_of()).await;
-    assert_eq!(digests(&after, "test.echo"), [new.digest.clone()]);
+    assert_eq!(digests(&after, "test.echo"), std::slice::from_ref(&new.digest));
     assert!(digests(&after, "test.gone_soon").is_empty());
 
     let call = request(&gone, json!({}), Trust::Operator);
