@@ -321,3 +321,20 @@ fn csv(text: &str) -> Vec<Vec<String>> {
 fn ratio(part: u64, all: u64) -> f64 {
     if all == 0 { 1.0 } else { (part as f64 / all as f64 * 10_000.0).round() / 10_000.0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_cells_may_hold_anything() {
+        let rows = csv("a,b\n1,\"x, \"\"y\"\"\nz\"\r\n,\n");
+        assert_eq!(rows, [vec!["a", "b"], vec!["1", "x, \"y\"\nz"], vec!["", ""]]);
+    }
+
+    #[test]
+    fn a_pod_is_of_a_service() {
+        assert_eq!(service_of("ts-order-service-5b67c48447-mv5hb"), "ts-order-service");
+        assert_eq!(service_of("alone"), "alone");
+    }
+}

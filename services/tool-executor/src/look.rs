@@ -24,8 +24,6 @@ use crate::tools::Invocation;
 const LOOKS: usize = 16;
 /// Most bytes of an answer, so that it fits a message with room to spare.
 const ANSWER_BYTES: usize = 64 * 1024;
-/// Not of any trace.
-const NO_TRACE: &str = "";
 
 /// What is asked.
 #[derive(Clone, Debug, Deserialize)]
@@ -110,6 +108,9 @@ impl Dispatcher {
             ));
         }
         let began = Instant::now();
+        // Of no run's trace, and of none that is kept.
+        let trace = Uuid::now_v7().simple().to_string();
+        let traceparent = format!("00-{trace}-{}-00", &trace[16..]);
         let invocation = Invocation {
             tenant,
             run: RunId(Uuid::nil()),
@@ -118,7 +119,7 @@ impl Dispatcher {
             call: CallId::mint(),
             arguments: &arguments,
             idempotency_key: purpose,
-            traceparent: NO_TRACE,
+            traceparent: &traceparent,
             allow: &version.spec.allow,
             timeout: tool.spec.timeout.std(),
         };

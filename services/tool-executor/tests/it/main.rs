@@ -12,6 +12,7 @@ mod elsewhere;
 mod freeze;
 mod house;
 mod later;
+mod look;
 mod mcp;
 mod mcp_servers;
 mod provenance;
