@@ -32,8 +32,7 @@ pub fn run(args: &ObserveArgs, out: &Out) -> Result<(), CliError> {
     }
     let mut miner = Miner::default();
     for passing in &args.passing {
-        // Only what it teaches the miner counts here.
-        let _ = offline::learn(&read(passing)?, &rules, &mut miner, &args.command);
+        offline::learn(&read(passing)?, &rules, &mut miner, &args.command);
     }
     let Concluded { observations, packs } = offline::observe_with(&log, &rules, &mut miner, &args.command, args.exit);
     observations.iter().for_each(|observation| show(observation, out));
