@@ -197,6 +197,10 @@ impl Children {
                     self.tracer.span(root_span(parent, run_id, &agent)).end();
                 }
                 metrics::counter!("scheduler_children_total", "step" => name).increment(1);
+                // It waited for its children with undoing what it did. Nobody is to hear of this: the reaper rings as well.
+                if name == "settle_child" && committed.state.to_compensate().is_some() {
+                    self.engine.outbox().ring(run_id).await?;
+                }
                 Ok(())
             }
             // It has gone another way meanwhile, or somebody was faster.

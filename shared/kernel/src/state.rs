@@ -353,10 +353,11 @@ impl RunState {
         !ended.is_empty() && (!open || (failed && self.parallel_wake == ParallelWake::FirstFailure))
     }
 
-    /// The effect that has to be undone next, since the run ends without success and nothing of it is under way any more.
+    /// The effect that has to be undone next, since the run ends without success and nothing of it or of its children is under
+    /// way any more.
     #[must_use]
     pub fn to_compensate(&self) -> Option<CallId> {
-        let quiet = self.calls.is_empty() && !self.ended;
+        let quiet = self.calls.is_empty() && self.children.is_empty() && !self.ended;
         self.undo.back().map(|undo| undo.call_id).filter(|_| quiet && self.owes_compensation())
     }
 

@@ -171,7 +171,7 @@ impl Calls {
         report.expect(new, event, rules::REQUESTED_ONCE, || format!("call {call_id} was requested before"));
         if let Compensation::Of(undone) = request.compensation {
             let newest = self.done.pop().is_some_and(|(done, _)| done == undone);
-            let in_turn = newest && self.unsuccessful && self.open.is_empty();
+            let in_turn = newest && self.unsuccessful && !self.any_open();
             report.expect(in_turn, event, rules::COMPENSATED, || format!("{undone} is not to be undone now"));
         }
         let trace = Trace {

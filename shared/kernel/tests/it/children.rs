@@ -4,6 +4,7 @@ use kernel::{
     Block, CallId, Command, Event, EventData, Rejection, RunId, Status, Trust,
     audit::{Families, RunAudit},
     budget::Limits,
+    call::{Binding, CallRequest, Compensation},
     child::{MAX_CHILDREN, MAX_DEPTH, MAX_RETRIES, OnFailure, SpawnRequest, Step, next_step},
     command::*,
     event::Rule,
@@ -239,6 +240,26 @@ fn a_child_that_does_not_exist_yet_is_created_only_to_be_ended() {
     assert_eq!(family.tend(), ["create", "end_child", "settle_child"]);
     assert_eq!((family.children[0].state().turns_opened, family.parent.state().status()), (0, Status::Cancelled));
     family.audit();
+}
+
+/// What a child is still about may rest on what its parent did.
+#[test]
+fn effects_are_undone_when_no_child_is_at_work_any_more() {
+    let mut family = Family::new(Limits::default());
+    let parent = &mut family.parent;
+    let call = parent.call("merge", kernel::tool::Effect::External, kernel::tool::CallKind::Call);
+    let merge = CallRequest { compensation: Compensation::Declared, idempotent: true, ..call };
+    let ids = parent.request(vec![merge]);
+    let binding = Binding { arguments: "a".into(), schema: "s".into(), policy: "p".into() };
+    parent.must(Command::StartCall(StartCall { call_id: ids[0], executor: "e".into(), binding }));
+    parent.must(completed(ids[0]));
+    family.spawn(|_| {}, &["a"]);
+    family.tend();
+    family.parent.must(Command::Cancel(ann(None)));
+    assert_eq!(family.parent.state().to_compensate(), None);
+    family.tend();
+    assert_eq!(family.parent.state().to_compensate(), Some(ids[0]));
+    assert_eq!(family.parent.state().status(), Status::Cancelling);
 }
 
 #[test]
