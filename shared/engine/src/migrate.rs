@@ -130,6 +130,7 @@ fn special_rights(role: Role, name: &str) -> Vec<String> {
         // It publishes the events of schedules. It forgets. The log itself gets smaller only through this function, which looks at what it removes.
         Role::Scheduler => vec![
             format!("grant insert, delete on external_events to {name}"),
+            format!("grant delete on actions, signal_gaps to {name}"),
             format!("grant execute on function remove_ended_runs to {name}"),
             format!("create policy write_{name} on schedules for all to {name} using (true)"),
         ],

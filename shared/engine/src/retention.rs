@@ -82,6 +82,20 @@ impl Retention {
         self.prune(PRUNE, older_than, most, "forgetting old firings").await
     }
 
+    /// Forgets actions on services that were recorded longer than `older_than` ago and whose outcome is told, and gaps in the
+    /// signals that were noted before that, `most` of each at most, and says how many.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn prune_actions(&self, older_than: Duration, most: u32) -> Result<u64, EngineError> {
+        const ACTIONS: &str = "delete from actions where ctid = any (array(
+            select ctid from actions where state = 'told' and opened_at < now() - make_interval(secs => $1) limit $2))";
+        const GAPS: &str = "delete from signal_gaps where ctid = any (array(
+            select ctid from signal_gaps where noted_at < now() - make_interval(secs => $1) limit $2))";
+        let actions = self.prune(ACTIONS, older_than, most, "forgetting old actions").await?;
+        Ok(actions + self.prune(GAPS, older_than, most, "forgetting old gaps").await?)
+    }
+
     /// One step of removing the runs that ended longer than `older_than` ago, with everything that Postgres has of them: looks
     /// at some runs behind `after` and deletes about `most` rows at most. A long log takes several steps; from the first on
     /// the run is as if it had never been. Contents in the object store stay.
