@@ -153,3 +153,13 @@ async fn run(connection: &mut PgConnection, sql: String, operation: &'static str
     connection.execute(AssertSqlSafe(sql)).await.map_err(pg(operation))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    /// Two of one number, as two branches leave them, would make the second unappliable.
+    #[test]
+    fn migrations_are_numbered_one_by_one() {
+        let numbers = super::MIGRATIONS.iter().map(|migration| migration.version);
+        assert!(numbers.eq(1..=i64::try_from(super::MIGRATIONS.iter().count()).unwrap()));
+    }
+}
