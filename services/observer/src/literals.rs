@@ -9,6 +9,8 @@ use regex_syntax::{
 const MAX_WORDS: usize = 64;
 /// As often a repeated text is looked for at most.
 const REPEATED: u32 = 8;
+/// Most letters of a class that are looked for one by one.
+const MAX_LETTERS: usize = 16;
 /// A shorter word is on too many lines to spare any work.
 const MIN_BYTES: usize = 2;
 
@@ -25,7 +27,8 @@ pub(crate) fn required(pattern: &str, unicode: bool) -> Option<Vec<Vec<u8>>> {
 fn of(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => None,
-        HirKind::Literal(_) | HirKind::Class(_) => exact(hir).filter(|text| !text.is_empty()).map(|text| vec![text]),
+        HirKind::Literal(_) => exact(hir).filter(|text| !text.is_empty()).map(|text| vec![text]),
+        HirKind::Class(class) => one_letter(class).map(|letter| vec![vec![letter]]).or_else(|| few_letters(class)),
         HirKind::Repetition(repetition) if repetition.min > 0 => match exact(&repetition.sub) {
             Some(text) if !text.is_empty() => Some(vec![text.repeat(repetition.min.min(REPEATED) as usize)]),
             _ => of(&repetition.sub),
@@ -109,6 +112,19 @@ fn one_letter(class: &Class) -> Option<u8> {
     }
     let first = letters.first()?.to_ascii_lowercase();
     letters.iter().all(|letter| letter.to_ascii_lowercase() == first).then_some(first)
+}
+
+/// The letters of a class of few.
+fn few_letters(class: &Class) -> Option<Vec<Vec<u8>>> {
+    let Class::Unicode(class) = class else { return None };
+    let mut letters = Vec::new();
+    for letter in class.ranges().iter().flat_map(|range| range.start()..=range.end()) {
+        if letters.len() == MAX_LETTERS {
+            return None;
+        }
+        letters.push(letter.to_string().into_bytes());
+    }
+    Some(letters)
 }
 
 fn shortest(words: &[Vec<u8>]) -> usize {
