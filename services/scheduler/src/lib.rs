@@ -77,16 +77,17 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let admission = admission::Admission::new(&engine, ctx.tracer.clone(), config.max_running);
     let children = children::Children::new(&engine, ctx.tracer.clone(), config.tend_every(), config.max_running);
     let retention = retention::Retention::new(&engine, config.ages());
+    // Each in a place of its own: together they are too much to be handed from stack to stack.
     futures::join!(
-        timers.run(bells, stop.clone()),
-        schedules.run(stop.clone()),
-        outbox.run(&leader, stop.clone()),
-        reaper.run(&leader, stop.clone()),
-        reconciler.run(&leader, stop.clone()),
-        admission.run(&leader, queued, stop.clone()),
-        children.run(&leader, families, stop.clone()),
-        retention.run(&leader, stop.clone()),
-        leader.keep(stop.clone()),
+        Box::pin(timers.run(bells, stop.clone())),
+        Box::pin(schedules.run(stop.clone())),
+        Box::pin(outbox.run(&leader, stop.clone())),
+        Box::pin(reaper.run(&leader, stop.clone())),
+        Box::pin(reconciler.run(&leader, stop.clone())),
+        Box::pin(admission.run(&leader, queued, stop.clone())),
+        Box::pin(children.run(&leader, families, stop.clone())),
+        Box::pin(retention.run(&leader, stop.clone())),
+        Box::pin(leader.keep(stop.clone())),
     );
     engine.drain().await;
     bus.drain().await?;
