@@ -64,19 +64,27 @@ impl Miners {
                 .ok()
         };
         let miner = stored.and_then(read).unwrap_or_default();
-        if self.kept.len() >= KEPT {
-            let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(source, _)| source.clone());
-            oldest.map(|source| self.kept.remove(&source));
-        }
+        self.make_room();
         self.kept.insert(source.clone(), Kept { miner, used: Instant::now() });
     }
 
     /// A source's miner.
     pub(crate) fn of(&mut self, source: &Source) -> &mut Miner {
+        if !self.has(source) {
+            self.make_room();
+        }
         let fresh = || Kept { miner: Miner::default(), used: Instant::now() };
         let kept = self.kept.entry(source.clone()).or_insert_with(fresh);
         kept.used = Instant::now();
         &mut kept.miner
+    }
+
+    /// The one that was used least recently goes.
+    fn make_room(&mut self) {
+        if self.kept.len() >= KEPT {
+            let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(source, _)| source.clone());
+            oldest.map(|source| self.kept.remove(&source));
+        }
     }
 
     /// What has been learned and not stored, if it is time.

@@ -39,7 +39,7 @@ fn evidence_is_bounded_and_repetitions_are_told() {
     for number in 0..2000 {
         text += &format!("step {number}\nerror: connection {number} refused by {}\n", "x".repeat(500));
     }
-    let mut collector = collect(&[], &text);
+    let mut collector = collect(&["generic"], &text);
     assert_eq!(collector.summary(), Summary { failures: 1, waking: 0, first_line: 2 });
     let evidence = collector.take(2048);
     assert!(evidence.iter().map(|evidence| evidence.excerpt.len()).sum::<usize>() <= 2048);
