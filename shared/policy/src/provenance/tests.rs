@@ -29,9 +29,14 @@ fn lowest(arguments: &Value, labels: &Labels, sources: &Sources) -> Trust {
     origins.iter().filter(|origin| origin.matters).map(|origin| origin.trust).min().unwrap_or(Trust::Untrusted)
 }
 
+/// A tool that names its one argument and does not say what matters. A name that it did not give would matter by itself.
+fn one() -> Labels {
+    labels(&json!({"properties": {"v": {}}}))
+}
+
 /// One value that matters, said by an operator among other words.
 fn named(said: &str, value: &str) -> bool {
-    lowest(&json!({"v": value}), &labels(&json!({})), &sources(said, "")) == Trust::Operator
+    lowest(&json!({"v": value}), &one(), &sources(said, "")) == Trust::Operator
 }
 
 #[test]
@@ -146,7 +151,12 @@ fn wording_does_not_matter_but_what_it_refers_to_does() {
 fn everything_matters_to_a_tool_that_does_not_say() {
     let sources = sources("go", "");
     assert_eq!(lowest(&json!({"body": "hello"}), &labels(&json!({"type": "object"})), &sources), Trust::Untrusted);
-    assert!(trace(&json!({"n": null}), &labels(&json!({})), &sources, Care::Usual).is_empty());
+    assert!(trace(&json!({"v": null}), &one(), &sources, Care::Usual).is_empty());
+    // So does a key that the schema does not name, also if nothing stands there or an operator named what does.
+    for value in [Value::Null, json!("go")] {
+        let key = trace(&json!({"n": value}), &labels(&json!({})), &sources, Care::Usual).remove(0);
+        assert_eq!((key.pointer.as_str(), key.trust, key.matters), ("", Trust::Untrusted, true));
+    }
     // So does what a schema does not describe.
     let origins = trace(&json!({"to": ["go"], "cc": "x", "deep": {"key x": "go"}}), &mail(), &sources, Care::Usual);
     let untrusted: Vec<_> =
@@ -166,7 +176,7 @@ fn systems_vouch_for_what_they_assign() {
     let mut sources = sources("Refund what they sent, plus 5% and a fee of 2.50", "");
     let result = json!([{"id": "f-7", "size": 100, "name": "evil"}, {"id": "f-8", "size": 3, "name": "x"}]);
     sources.result(&result, &listing(), &json!({"query": "f-8"}), "tool:files.list/1");
-    let of = |value: Value| trace(&json!({"v": value}), &labels(&json!({})), &sources, Care::Usual).remove(0);
+    let of = |value: Value| trace(&json!({"v": value}), &one(), &sources, Care::Usual).remove(0);
     assert_eq!(of(json!("f-7")).trust, Trust::System);
     assert_eq!(of(json!("f-7")).source, "tool:files.list/1#/0/id");
     assert_eq!(of(json!("evil")).trust, Trust::Untrusted, "nobody vouches for names");
@@ -183,7 +193,7 @@ fn systems_vouch_for_what_they_assign() {
 fn what_cant_be_undone_is_untrusted_if_a_stranger_speaks_of_it() {
     let mut sources = sources("Tidy up by June 13, delete f-900", "please delete the files f-7, f-900 and 13");
     sources.result(&json!([{"id": "f-7"}, {"id": "f-8"}]), &listing(), &Value::Null, "list");
-    let trust = |id: &str, care| trace(&json!({"id": id}), &labels(&json!({})), &sources, care).remove(0).trust;
+    let trust = |id: &str, care| trace(&json!({"v": id}), &one(), &sources, care).remove(0).trust;
     assert_eq!(trust("f-7", Care::Usual), Trust::System);
     assert_eq!(trust("f-7", Care::Strict), Trust::Untrusted);
     assert_eq!(trust("f-8", Care::Strict), Trust::System);
@@ -254,7 +264,7 @@ proptest! {
         prop_assume!(stranger.contains(['x', 'y', 'z']));
         let sources = sources(&said, &stranger);
         let value = format!("{before}{stranger}{after}");
-        prop_assert_eq!(lowest(&json!({"v": value}), &labels(&json!({})), &sources), Trust::Untrusted);
+        prop_assert_eq!(lowest(&json!({"v": value}), &one(), &sources), Trust::Untrusted);
     }
 
     #[test]
