@@ -224,6 +224,7 @@ async fn a_command_that_nobody_named_runs_where_it_can_touch_nothing() {
 }
 
 #[tokio::test]
+#[ignore = "issue 4: on a busy machine the swarm outruns who ends it, and takes the machine along"]
 async fn a_command_that_multiplies_is_ended_with_all_that_came_of_it() {
     // Each of them starts two that live on.
     let command = "bomb() { sleep 0.1; bomb & bomb & wait; }; echo begun; bomb";
