@@ -78,7 +78,7 @@ fn line(number: u64, lines: u64) -> String {
                 number % 16
             ),
             _ => {
-                format!("   Compiling part-{number} v0.{}.{} (/work/parts/{})", number % 50, number % 9, number % 5000)
+                format!("   Compiling part-{number} v0.{}.{} (/home/parts/{})", number % 50, number % 9, number % 5000)
             }
         }
     };
