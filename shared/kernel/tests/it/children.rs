@@ -75,8 +75,14 @@ impl Family {
         }
     }
 
+    /// The child of a call that is still open.
     fn child(&mut self, call: CallId) -> &mut Run {
         let child = self.parent.state().children[&call].child_id;
+        self.run(child)
+    }
+
+    /// Children are created in the order of their ids, which no test can foresee.
+    fn run(&mut self, child: RunId) -> &mut Run {
         self.children.iter_mut().find(|run| run.id == child).unwrap()
     }
 
@@ -116,8 +122,8 @@ fn children_share_what_is_left_and_give_back_what_they_do_not_need() {
         assert_eq!((given.turns, given.tokens, given.tool_calls), (Some(3), Some(333), Some(10)));
     }
     assert_eq!(family.tend(), ["create", "create"]);
-    assert_eq!(family.children[0].state().status(), Status::Runnable);
-    let answer = family.children[0].state().objective.clone();
+    assert_eq!(family.child(ids[0]).state().status(), Status::Runnable);
+    let answer = family.child(ids[0]).state().objective.clone();
     complete(family.child(ids[0]), answer);
     assert_eq!(family.tend(), ["settle_child"]);
     let state = family.parent.state();
@@ -221,14 +227,15 @@ fn the_end_of_a_run_waits_for_its_children() {
     let mut family = Family::new(Limits::default());
     let ids = family.spawn(|_| {}, &["a", "b"]);
     family.tend();
+    let children: Vec<_> = ids.iter().map(|call| family.child(*call).id).collect();
     complete(family.child(ids[1]), block("done just now"));
     let cancelled = family.parent.must(Command::Cancel(ann(None)));
     assert_eq!(cancelled, ["run.cancel_requested"]);
     assert_eq!(family.parent.state().status(), Status::Cancelling);
     assert!(family.tend().contains(&"end_child"));
     assert_eq!(family.parent.state().status(), Status::Cancelled);
-    assert_eq!(family.children[0].state().ending.as_ref().unwrap().rule, Rule::ParentEnded);
-    assert_eq!(family.children[1].state().status(), Status::Completed, "it was faster");
+    assert_eq!(family.run(children[0]).state().ending.as_ref().unwrap().rule, Rule::ParentEnded);
+    assert_eq!(family.run(children[1]).state().status(), Status::Completed, "it was faster");
     family.audit();
 }
 
