@@ -7,8 +7,8 @@ use super::dates::{Wanted, is_edge_of_day};
 use super::labels::Place;
 use super::normal;
 use super::numbers;
-use super::references::references;
-use super::sources::{Sources, Text};
+use super::references::{plain, references};
+use super::sources::{Recorded, Sources, Text, name};
 use crate::request::Trust;
 
 /// Bytes that are looked through for the arguments of one call. What comes after counts as not found.
@@ -47,6 +47,8 @@ pub fn fixed() -> Found {
 pub struct Lookup<'a> {
     sources: &'a Sources,
     care: Care,
+    /// What the value that is looked for is called.
+    name: Option<String>,
     /// What may still be read.
     left: usize,
     sums: usize,
@@ -54,11 +56,16 @@ pub struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     pub fn new(sources: &'a Sources, care: Care) -> Self {
-        Self { sources, care, left: MAX_READ, sums: MAX_SUMS }
+        Self { sources, care, name: None, left: MAX_READ, sums: MAX_SUMS }
+    }
+
+    /// Where the value stands that is looked for next.
+    pub fn stands_at(&mut self, pointer: &str) {
+        self.name = name(pointer);
     }
 
     /// A text as a whole.
-    pub fn text(&mut self, value: &str, place: Place<'_>) -> Found {
+    pub fn text(&mut self, value: &str, place: &Place<'_>) -> Found {
         if value.is_empty() {
             return Found::new(Trust::System, "runtime", "it is empty");
         }
@@ -75,9 +82,9 @@ impl<'a> Lookup<'a> {
         let Some(wanted) = numbers::exact(number) else { return self.settle(None, &text) };
         let named = believed(self.sources).find(|text| text.figures.iter().any(|figure| figure.micros == wanted));
         let named = named.map(|text| Found::new(text.trust, &text.source, "the number is named"));
-        let figures = self.sources.figures.iter().filter(|(figure, _)| *figure == wanted).map(|(_, by)| by);
+        let figures = self.figures().filter(|(figure, _)| *figure == wanted).map(|(_, by)| by);
         let recorded = figures
-            .chain(self.sources.recorded.get(&text))
+            .chain(self.recorded(&text))
             .map(|by| Found::new(by.trust, &by.source, "the number is recorded there"));
         let found = named.into_iter().chain(recorded).max_by_key(|found| found.trust).or_else(|| self.sum(wanted));
         self.settle(found, &text)
@@ -85,30 +92,43 @@ impl<'a> Lookup<'a> {
 
     /// What a text refers to, if it refers to something: worth the least of it.
     pub fn references(&mut self, value: &str) -> Option<Found> {
-        // Full stops of other scripts end the labels of hosts too.
-        let plain = normal::text(value).replace(['\u{3002}', '\u{FF61}'], ".");
+        let plain = plain(value);
         let (words, complete) = references(&plain);
         let found = words.into_iter().map(|word| {
-            let found = self.text(word, Place::nowhere());
+            let found = self.text(word, &Place::nowhere());
             Found { rule: format!("of what it refers to, the least: {}", found.rule), ..found }
         });
         let lowest = found.min_by_key(|found| found.trust);
         if complete { lowest } else { Some(Found::nowhere("it refers to too many things to look for")) }
     }
 
-    fn best(&mut self, value: &str, place: Place<'_>) -> Option<Found> {
+    fn best(&mut self, value: &str, place: &Place<'_>) -> Option<Found> {
         let named = self.named(value).map(|text| Found::new(text.trust, &text.source, "it is named"));
         if named.as_ref().is_some_and(|found| found.trust == Trust::Operator) {
             return named;
         }
-        let recorded =
-            self.sources.recorded.get(value).map(|by| Found::new(by.trust, &by.source, "it is recorded there"));
+        let recorded = self.recorded(value).map(|by| Found::new(by.trust, &by.source, "it is recorded there"));
         let words = place.words(value).find_map(|word| {
             let text = self.named(&normal::value(word)?)?;
             Some(Found::new(text.trust, &text.source, format!("the tool's file says that {word:?} means it")))
         });
         let moment = self.moment(value);
         [named, words, moment, recorded].into_iter().flatten().max_by_key(|found| found.trust)
+    }
+
+    /// Who vouches for the value: of a number, under the name that it is wanted for.
+    fn recorded(&self, value: &str) -> Option<&'a Recorded> {
+        let recorded = &self.sources.recorded;
+        let name = self.name.clone().filter(|_| numbers::is_number(value));
+        let of = |name| recorded.get(&(name, value.to_owned()));
+        let named = name.is_some().then(|| of(name)).flatten();
+        named.into_iter().chain(of(None)).max_by_key(|by| by.trust)
+    }
+
+    /// Recorded numbers that may be what is wanted here.
+    fn figures(&self) -> impl Iterator<Item = (i128, &'a Recorded)> {
+        let fits = |of: &Option<String>| of.is_none() || *of == self.name;
+        self.sources.figures.iter().filter(move |(_, of, _)| fits(of)).map(|(figure, _, by)| (*figure, by))
     }
 
     /// The most trusted text that holds the value.
@@ -146,7 +166,7 @@ impl<'a> Lookup<'a> {
     }
 
     /// A list in one text: worth the least of its parts.
-    fn list(&mut self, value: &str, place: Place<'_>) -> Option<Found> {
+    fn list(&mut self, value: &str, place: &Place<'_>) -> Option<Found> {
         let parts: Vec<_> = value.split([',', ';', '\n']).map(str::trim).filter(|part| !part.is_empty()).collect();
         if !(2..=MAX_PARTS).contains(&parts.len()) {
             return None;
@@ -157,9 +177,9 @@ impl<'a> Lookup<'a> {
     }
 
     fn sum(&mut self, wanted: i128) -> Option<Found> {
-        let sources = self.sources;
-        for text in believed(sources).filter(|text| text.trust == Trust::Operator) {
-            for (figure, by) in &sources.figures {
+        let figures: Vec<_> = self.figures().collect();
+        for text in believed(self.sources).filter(|text| text.trust == Trust::Operator) {
+            for (figure, by) in &figures {
                 self.sums = self.sums.checked_sub(text.figures.len() + 1)?;
                 if let Some(rule) = numbers::derive(wanted, *figure, &text.figures) {
                     return Some(Found::new(by.trust.min(text.trust), &by.source, rule));
@@ -184,6 +204,10 @@ impl<'a> Lookup<'a> {
             })
             .flatten();
         match (stranger, found) {
+            (None, Some(found)) if doubt && found.trust > Trust::Untrusted && sources.overflowed => Found {
+                rule: format!("{}, but not all that untrusted data says is known", found.rule),
+                ..Found::nowhere("")
+            },
             (Some(text), Some(_)) => Found::new(Trust::Untrusted, &text.source, "untrusted data speaks of it too"),
             (Some(text), None) => Found::new(Trust::Untrusted, &text.source, "only untrusted data holds it"),
             (None, Some(found)) => found,

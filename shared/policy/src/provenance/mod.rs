@@ -13,9 +13,11 @@ mod lookup;
 mod normal;
 mod numbers;
 mod references;
+mod shape;
 mod sources;
 
 pub use labels::{LabelError, Labels};
+pub use shape::shape;
 pub use sources::{MAX_SOURCE_BYTES, Sources};
 
 use serde_json::Value;
@@ -64,7 +66,7 @@ pub enum Care {
 #[must_use]
 pub fn trace(arguments: &Value, labels: &Labels, sources: &Sources, care: Care) -> Vec<Origin> {
     let mut walk = Walk { lookup: Lookup::new(sources, care), origins: Vec::new() };
-    let complete = walk.value(arguments, labels.root(), &mut String::new(), 0);
+    let complete = walk.value(arguments, &labels.root(), &mut String::new(), 0);
     let mut origins = walk.origins;
     if !complete {
         origins.push(Origin {
@@ -86,7 +88,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Whether all was looked at.
-    fn value(&mut self, value: &Value, place: Place<'_>, pointer: &mut String, depth: usize) -> bool {
+    fn value(&mut self, value: &Value, place: &Place<'_>, pointer: &mut String, depth: usize) -> bool {
         if depth > MAX_DEPTH || self.origins.len() >= MAX_VALUES {
             return false;
         }
@@ -95,13 +97,13 @@ impl Walk<'_> {
             Value::Array(items) => items
                 .iter()
                 .enumerate()
-                .all(|(index, item)| self.below(&index.to_string(), item, place.item(index), pointer, depth)),
+                .all(|(index, item)| self.below(&index.to_string(), item, &place.item(index), pointer, depth)),
             Value::Object(fields) => fields.iter().all(|(key, field)| {
                 // A key that the schema does not name was chosen like a value.
-                if !place.names(key) && place.matters() {
-                    self.leaf(&Value::String(key.clone()), place, pointer);
+                if let Some(chosen) = place.key(key) {
+                    self.leaf(&Value::String(key.clone()), &chosen, pointer);
                 }
-                self.below(key, field, place.field(key), pointer, depth)
+                self.below(key, field, &place.field(key), pointer, depth)
             }),
             leaf => {
                 self.leaf(leaf, place, pointer);
@@ -110,7 +112,7 @@ impl Walk<'_> {
         }
     }
 
-    fn below(&mut self, key: &str, value: &Value, place: Place<'_>, pointer: &mut String, depth: usize) -> bool {
+    fn below(&mut self, key: &str, value: &Value, place: &Place<'_>, pointer: &mut String, depth: usize) -> bool {
         let length = pointer.len();
         pointer.push('/');
         pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
@@ -119,13 +121,15 @@ impl Walk<'_> {
         complete
     }
 
-    fn leaf(&mut self, value: &Value, place: Place<'_>, pointer: &str) {
+    fn leaf(&mut self, value: &Value, place: &Place<'_>, pointer: &str) {
+        self.lookup.stands_at(pointer);
         let marked = place.matters();
         let found = match value {
             _ if place.is_fixed(value) => Some(lookup::fixed()),
             Value::String(text) if marked => Some(self.lookup.text(text, place)),
             Value::String(text) => self.lookup.references(text),
             Value::Number(number) if marked => Some(self.lookup.number(number)),
+            Value::Number(number) => self.lookup.references(&number.to_string()),
             Value::Bool(flag) if marked => Some(self.lookup.text(&flag.to_string(), place)),
             _ => None,
         };

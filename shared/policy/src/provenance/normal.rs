@@ -26,6 +26,30 @@ pub fn text(text: &str) -> String {
     normal
 }
 
+/// A normalised text of a person's with a blank between sentences that they ran together: `see example.com.They say so`. Only
+/// where the word has no other capital letter, and the next sentence goes on behind its first word: who writes a host in
+/// capital letters writes more than the last part so.
+pub fn sentences(text: &str) -> String {
+    let parted = text.split(' ').collect::<Vec<_>>();
+    let count = parted.len();
+    let word = |(at, word): (usize, &&str)| {
+        let split = word.rsplit_once('.').filter(|(before, first)| {
+            let mut letters = first.chars();
+            at + 1 < count
+                && letters.next().is_some_and(char::is_uppercase)
+                && first.chars().count() >= SENTENCE
+                && letters.all(char::is_lowercase)
+                && before.chars().any(char::is_alphanumeric)
+                && !before.chars().any(char::is_uppercase)
+        });
+        split.map_or_else(|| (*word).to_owned(), |(before, first)| format!("{before}. {first}"))
+    };
+    parted.iter().enumerate().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Letters of the first word of a sentence from which on it is no last part of a host, such as `Uk`.
+const SENTENCE: usize = 4;
+
 /// A value that is looked for, if it is what it looks like. One that holds hidden characters or compatibility forms is not:
 /// what the tool would be given then is not what the operator wrote, however much it looks like it. (A letter of another
 /// script that looks the same is another letter to begin with, and is not found.)

@@ -21,6 +21,12 @@ pub fn exact(number: &Number) -> Option<i128> {
     parse(&number.to_string())
 }
 
+/// Whether a text is a number and nothing else.
+pub fn is_number(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_digit())
+        && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b',' | b'-' | b'+' | b'e' | b'E'))
+}
+
 /// The number that a word is, in millionths.
 fn parse(word: &str) -> Option<i128> {
     let (sign, digits) = word.strip_prefix('-').map_or((1, word), |digits| (-1, digits));

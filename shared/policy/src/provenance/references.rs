@@ -1,6 +1,8 @@
 //! What a text refers to: addresses, links, and numbers of accounts. A text may be worded by anybody, but where it sends
 //! its reader, and whose numbers it gives away, matters.
 
+use super::normal;
+
 /// Endings that are more often files than hosts.
 const FILE_ENDINGS: [&str; 26] = [
     "txt", "md", "pdf", "doc", "docx", "xls", "xlsx", "ppt", "pptx", "csv", "json", "yaml", "yml", "toml", "xml",
@@ -14,6 +16,11 @@ const MIXED_DIGITS: usize = 6;
 const LONG_WORD: usize = 24;
 /// References that are looked for in one text.
 const MAX: usize = 200;
+
+/// A text as references are looked for in it: full stops of other scripts end the labels of hosts too.
+pub fn plain(text: &str) -> String {
+    normal::text(text).replace(['\u{3002}', '\u{FF61}'], ".")
+}
 
 /// The references in a text, and whether these are all.
 pub fn references(text: &str) -> (Vec<&str>, bool) {

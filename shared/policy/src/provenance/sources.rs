@@ -25,8 +25,12 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug, Default)]
 pub struct Sources {
     pub(super) texts: Vec<Text>,
-    pub(super) recorded: HashMap<String, Recorded>,
-    pub(super) figures: Vec<(i128, Recorded)>,
+    /// By what is recorded, and of a number by the name that it is recorded under, too.
+    pub(super) recorded: HashMap<(Option<String>, String), Recorded>,
+    /// Numbers, with the names that they are recorded under; none if a person gave one for whatever it is.
+    pub(super) figures: Vec<(i128, Option<String>, Recorded)>,
+    /// Not all of what strangers said is kept, so that nobody knows what they speak of.
+    pub(super) overflowed: bool,
     believed: usize,
     doubted: usize,
 }
@@ -56,12 +60,14 @@ impl Sources {
         let believed = trust > Trust::Untrusted;
         let used = if believed { &mut self.believed } else { &mut self.doubted };
         let room = MAX_SOURCE_BYTES.saturating_sub(*used);
+        self.overflowed |= !believed && text.len() > room;
         let text = cut(text, room);
         if text.is_empty() {
             return;
         }
         *used += text.len();
         let normal = normal::text(text);
+        let normal = if trust == Trust::Operator { normal::sentences(&normal) } else { normal };
         let folded = normal.to_lowercase();
         let (figures, moments) =
             if believed { (numbers::figures(&normal), Moments::read(&folded, today)) } else { Default::default() };
@@ -69,17 +75,16 @@ impl Sources {
     }
 
     /// What a tool gave back, with what its author says about it. `arguments` are those of the call: what a tool only gives
-    /// back as it was given is vouched for by nobody. What is not vouched for is a stranger's words.
-    pub fn result(&mut self, value: &Value, labels: &Labels, arguments: &Value, source: &str) {
-        let Some(schema) = labels.output() else {
-            return self.text(&value.to_string(), Trust::Untrusted, source, None);
-        };
+    /// back as it was given is vouched for by nobody. What is not vouched for is worth `trust`.
+    pub fn result(&mut self, value: &Value, labels: &Labels, arguments: &Value, trust: Trust, source: &str) {
         let mut given = Vec::new();
         leaves(arguments, 0, &mut given);
-        let mut strangers = String::new();
-        let mut open = vec![(value, Output::new(schema), String::new(), 0)];
+        // Text by text and not as JSON, where `\n` and quotes would stick to the words.
+        let mut words = String::new();
+        let mut open = vec![(value, Output::new(labels.output()), String::new(), 0)];
         while let Some((value, output, pointer, depth)) = open.pop() {
             if depth > MAX_DEPTH || self.recorded.len() >= MAX_RECORDED {
+                self.overflowed = true;
                 break;
             }
             let place = |key: &str| format!("{pointer}/{key}");
@@ -89,39 +94,50 @@ impl Sources {
                     open.extend(items.map(|(at, item)| (item, output.item(), place(&at.to_string()), depth + 1)));
                 }
                 Value::Object(fields) => {
-                    let fields = fields.iter();
-                    open.extend(fields.map(|(key, field)| (field, output.field(key), place(key), depth + 1)));
+                    for (key, field) in fields {
+                        let below = output.field(key);
+                        if !below.is_named() {
+                            words.push_str(key);
+                            words.push('\n');
+                        }
+                        open.push((field, below, place(key), depth + 1));
+                    }
                 }
                 leaf => match output.trust().filter(|trust| *trust > Trust::Untrusted) {
-                    Some(trust) if !given.contains(&leaf) => self.record(leaf, trust, format!("{source}#{pointer}")),
+                    Some(trust) if !given.contains(&leaf) => {
+                        self.record(leaf, name(&pointer), trust, format!("{source}#{pointer}"));
+                    }
                     Some(_) => {}
                     None => {
-                        strangers.push_str(&leaf.as_str().map_or_else(|| leaf.to_string(), str::to_owned));
-                        strangers.push('\n');
+                        words.push_str(&leaf.as_str().map_or_else(|| leaf.to_string(), str::to_owned));
+                        words.push('\n');
                     }
                 },
             }
         }
-        self.text(&strangers, Trust::Untrusted, source, None);
+        self.text(&words, trust, source, None);
     }
 
-    /// A value that somebody vouches for, as a whole.
-    pub fn record(&mut self, leaf: &Value, trust: Trust, source: String) {
+    /// A value that somebody vouches for, as a whole. A number is one under its name: a count is no amount.
+    fn record(&mut self, leaf: &Value, name: Option<String>, trust: Trust, source: String) {
         let recorded = Recorded { trust, source };
         let text = match leaf {
             Value::String(text) => normal::value(text),
             Value::Number(number) => {
-                let known = |figure: &i128| self.figures.iter().any(|(other, by)| other == figure && by.trust >= trust);
+                let known = |figure: &i128| {
+                    self.figures.iter().any(|(other, of, by)| other == figure && *of == name && by.trust >= trust)
+                };
                 let room = self.figures.len() < MAX_FIGURES;
                 if let Some(figure) = numbers::exact(number).filter(|figure| room && !known(figure)) {
-                    self.figures.push((figure, recorded.clone()));
+                    self.figures.push((figure, name.clone(), recorded.clone()));
                 }
                 Some(number.to_string())
             }
             _ => None,
         };
         if let Some(text) = text {
-            let kept = self.recorded.entry(text).or_insert_with(|| recorded.clone());
+            let name = name.filter(|_| numbers::is_number(&text));
+            let kept = self.recorded.entry((name, text)).or_insert_with(|| recorded.clone());
             if kept.trust < recorded.trust {
                 *kept = recorded;
             }
@@ -135,9 +151,21 @@ impl Sources {
         leaves(before, 0, &mut old);
         leaves(after, 0, &mut new);
         for value in new.into_iter().filter(|value| !old.contains(value)) {
-            self.record(value, Trust::Operator, source.to_owned());
+            self.record(value, None, Trust::Operator, source.to_owned());
         }
     }
+}
+
+/// What the value at a pointer is called: `id` of `/0/file_ids/3`, of `/id_` and of `/eventId`.
+pub(super) fn name(pointer: &str) -> Option<String> {
+    let last = pointer.rsplit('/').find(|part| !part.is_empty() && !part.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let word = last.rsplit(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty()).unwrap_or(last);
+    // A capital letter behind a small one begins a word.
+    let letters = word.char_indices().zip(word.chars().skip(1));
+    let humps = letters.filter(|((_, before), c)| before.is_lowercase() && c.is_uppercase());
+    let hump = humps.last().map_or(0, |((at, before), _)| at + before.len_utf8());
+    let word = word[hump..].to_lowercase();
+    Some(word.strip_suffix('s').filter(|one| !one.is_empty()).map_or_else(|| word.clone(), str::to_owned))
 }
 
 /// At most `room` bytes of a text, without a word that is cut in two: half an address may be another address.
