@@ -1,7 +1,9 @@
-//! The tools that agents may use: those that ship with the program, and those of the operator's directory.
+//! The tools that agents may use: those that ship with the program, those of the operator's directory, and those of the MCP
+//! servers that are declared there.
 
-mod booleans;
+pub(crate) mod booleans;
 mod check;
+mod schemas;
 
 use std::{
     collections::BTreeMap,
@@ -12,9 +14,12 @@ use std::{
 use kernel::tool::ToolSpec;
 
 use crate::{
+    McpServers,
     agents::{AgentFileError, read_yaml},
     digest::digest,
 };
+
+pub use schemas::file_schemas;
 
 /// The declarations that ship with the program: what the tool-executor can do by itself.
 const SHIPPED: [(&str, &str); 13] = [
@@ -23,6 +28,8 @@ const SHIPPED: [(&str, &str); 13] = [
     ("file.write.yaml", include_str!("../../../infra/agents/tools/file.write.yaml")),
     ("http.get.yaml", include_str!("../../../infra/agents/tools/http.get.yaml")),
     ("http.request.yaml", include_str!("../../../infra/agents/tools/http.request.yaml")),
+    ("knowledge.search.yaml", include_str!("../../../infra/agents/tools/knowledge.search.yaml")),
+    ("memory.search.yaml", include_str!("../../../infra/agents/tools/memory.search.yaml")),
     ("repo.checkout.yaml", include_str!("../../../infra/agents/tools/repo.checkout.yaml")),
     ("schedule.create.yaml", include_str!("../../../infra/agents/tools/schedule.create.yaml")),
     ("schedule.delete.yaml", include_str!("../../../infra/agents/tools/schedule.delete.yaml")),
@@ -64,12 +71,26 @@ pub enum CatalogError {
         /// The other.
         second: PathBuf,
     },
+    /// The tools of an MCP server would be called as tools of our own are.
+    #[error(
+        "{}: the tools of an MCP server `{server}` would be called `{server}.…`, as `{tool}` is, which is no tool of a server: \
+         give the server another name", .path.display()
+    )]
+    Taken {
+        /// The server.
+        server: String,
+        /// A tool of our own, or of the directory.
+        tool: String,
+        /// The server's file.
+        path: PathBuf,
+    },
 }
 
 /// Tools by name. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct ToolCatalog {
     tools: Arc<BTreeMap<String, Tool>>,
+    servers: McpServers,
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +100,8 @@ struct Tool {
 }
 
 impl ToolCatalog {
-    /// The shipped tools, and those in `tools/*.yaml` under `agents_dir`, which win. A directory that is not there has none.
+    /// The shipped tools, and those in `tools/*.yaml` under `agents_dir`, which win; and the MCP servers in `servers/*.yaml`. A
+    /// directory that is not there has none.
     ///
     /// # Errors
     /// The first file that cannot be used.
@@ -99,7 +121,14 @@ impl ToolCatalog {
             }
             tools.insert(spec.name.clone(), Tool::new(spec));
         }
-        Ok(Self { tools: Arc::new(tools) })
+        let servers = McpServers::load(agents_dir.as_ref(), tools.keys().map(String::as_str))?;
+        Ok(Self { tools: Arc::new(tools), servers })
+    }
+
+    /// The MCP servers that are declared and enabled.
+    #[must_use]
+    pub const fn servers(&self) -> &McpServers {
+        &self.servers
     }
 
     /// The tool of this name.
@@ -207,6 +236,8 @@ probe:
             ("file.read", false),
             ("file.write", false),
             ("artifact.read", false),
+            ("knowledge.search", false),
+            ("memory.search", false),
             ("schedule.create", true),
             ("schedule.list", false),
             ("signals.read", false),
@@ -259,7 +290,7 @@ probe:
             "timeout: 20s",
             "timeout: 20s\nretry: { attempts: 5, first: 1s, most: 10s }\n\
              concurrency: { parallel: true, locks: [\"pull/{number}\"], per_target: 4, target: \"forge/{run_id}\" }\n\
-             permissions: { tenants: [acme], agents: [\"ci-*\"] }\n\
+             permissions: { tenants: [acme], agents: [\"ci-*\"], roles: [operator] }\n\
              compensate: { http: { method: POST, url: \"{env:FORGE_URL}/revert/{result.sha}\" } }",
             1,
         );
@@ -270,6 +301,30 @@ probe:
         assert!(tool.permissions.allow_agent("ci-keeper") && !tool.permissions.allow_tenant("other"));
         assert!(tool.compensate.is_some());
         fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn a_callback_is_about_one_call_and_of_one_source() {
+        const JOB: &str = "name: ci.run\ndescription: Runs a job.\nkind: activity\neffect: external\n\
+                           input: { type: object, properties: { n: { type: integer } } }\n\
+                           run: { http: { method: POST, url: \"https://ci.example/jobs\" } }\n\
+                           status:\n  http: { method: GET, url: \"https://ci.example/jobs/{result.id}\" }\n  state: /state\n  \
+                           done: [passed]\n  callback: \"ci:jobs/{result.id}\"\n";
+        let at = folder(&[("job.yaml", JOB)]);
+        let status = ToolCatalog::load(&at).unwrap().get("ci.run").unwrap().status.clone().unwrap();
+        assert_eq!(status.callback.as_deref(), Some("ci:jobs/{result.id}"));
+        fs::remove_dir_all(at).unwrap();
+        for (to, expect) in [
+            ("jobs/{result.id}", "`<source>:<subject>`"),
+            ("{n}:jobs/1", "the source without places"),
+            ("ci:jobs", "must hold a place"),
+            ("ci:jobs/{number}", "`{number}` names no argument"),
+        ] {
+            let at = folder(&[("job.yaml", &JOB.replacen("ci:jobs/{result.id}", to, 1))]);
+            let error = ToolCatalog::load(&at).unwrap_err().to_string();
+            assert!(error.contains(expect), "{to}: {error}");
+            fs::remove_dir_all(at).unwrap();
+        }
     }
 
     #[test]
@@ -301,6 +356,7 @@ probe:
             ("timeout: 20s", "timeout: 20s\nconcurrency: { locks: [\"pull/{nr}\"] }", "`{nr}` names no argument"),
             ("timeout: 20s", "timeout: 20s\nconcurrency: { locks: [\" \"] }", "`locks` has an empty entry"),
             ("timeout: 20s", "timeout: 20s\npermissions: { agents: [\"*-bot\"] }", "only at the end"),
+            ("timeout: 20s", "timeout: 20s\npermissions: { roles: [boss] }", "`boss` is no role"),
             (
                 "timeout: 20s",
                 "timeout: 20s\ncancel: { http: { method: POST, url: \"http://h/\" } }",

@@ -218,6 +218,9 @@ pub struct Permissions {
     /// Agents. Empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<String>,
+    /// Roles of whoever started the run, of which one is enough. Empty: it does not matter who did, or whether anybody did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
 }
 
 impl Permissions {
@@ -229,6 +232,12 @@ impl Permissions {
     #[must_use]
     pub fn allow_tenant(&self, tenant: &str) -> bool {
         is_among(&self.tenants, tenant)
+    }
+
+    /// Whether a run may use the tool that was started by somebody with these roles.
+    #[must_use]
+    pub fn allow_roles(&self, roles: &[String]) -> bool {
+        self.roles.is_empty() || roles.iter().any(|role| self.roles.contains(role))
     }
 
     /// Whether this agent may use the tool.
@@ -270,6 +279,9 @@ pub struct McpRun {
     pub part: McpPart,
     /// How far the words of the declaration (description, schema) may be believed: those of a server are data.
     pub words: Trust,
+    /// Its results come from anywhere, as the server says itself: they are untrusted, however far the server is trusted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub open_world: bool,
 }
 
 /// A part of an MCP server.
@@ -321,12 +333,14 @@ pub struct ProcessLimits {
     pub cpu: Option<Duration>,
     /// Memory of all of its processes together, in bytes; `512M` is 512 million.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::units::count")]
+    #[schemars(with = "Option<crate::units::Count>")]
     pub memory: Option<u64>,
     /// Processes and threads at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
     /// Bytes of output.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::units::count")]
+    #[schemars(with = "Option<crate::units::Count>")]
     pub output: Option<u64>,
 }
 
@@ -383,6 +397,7 @@ pub struct HttpRequest {
     pub redirects: Redirects,
     /// Bytes of the answer that are read at most. Not said: as the executor is configured.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::units::count")]
+    #[schemars(with = "Option<crate::units::Count>")]
     pub max_bytes: Option<u64>,
 }
 
@@ -425,6 +440,10 @@ pub struct Status {
     /// Words that mean that it failed; every other word means that it goes on.
     #[serde(default)]
     pub failed: Vec<String>,
+    /// The resource, as `<source>:<subject>` of outside events, about which an event calls back when there is news, such as
+    /// `ci:jobs/{result.id}`. Then it is asked at once how it stands: what an event says is not believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<String>,
 }
 
 /// A request about a call that was made.
@@ -451,6 +470,15 @@ mod tests {
         assert!(!named(&["ci-*", "x"]).allow_agent("xy"));
         assert!(!named(&["*-keeper"]).allow_agent("ci-keeper"), "a star stands at the end only");
         assert!(named(&["x"]).allow_tenant("any"));
+    }
+
+    #[test]
+    fn one_of_its_roles_is_enough_and_nobody_has_none() {
+        let roles = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let tool = Permissions { roles: roles(&["operator", "admin"]), ..Permissions::default() };
+        assert!(tool.allow_roles(&roles(&["viewer", "operator"])));
+        assert!(!tool.allow_roles(&roles(&["viewer", "operators"])) && !tool.allow_roles(&[]));
+        assert!(Permissions::default().allow_roles(&[]));
     }
 
     #[test]

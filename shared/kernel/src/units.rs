@@ -102,6 +102,19 @@ impl JsonSchema for Duration {
     }
 }
 
+/// How a count is written, for schemas: a number, or a text such as `200k` or `2M`.
+pub struct Count;
+
+impl JsonSchema for Count {
+    fn schema_name() -> Cow<'static, str> {
+        "Count".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "pattern": "^[0-9]+[kM]?$" }] })
+    }
+}
+
 /// Reads a count written as a number or as `200k` / `2M`.
 ///
 /// # Errors

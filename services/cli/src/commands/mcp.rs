@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::{McpServers, McpTransport};
+use engine::{McpServers, McpTransport, ToolCatalog};
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -67,7 +67,8 @@ pub async fn login(name: &str, out: &Out) -> Result<(), CliError> {
 }
 
 fn declared() -> Result<McpServers, CliError> {
-    McpServers::load(&super::settings()?.agents_dir).map_err(|error| CliError::usage(error.to_string()))
+    let catalog = ToolCatalog::load(&super::settings()?.agents_dir);
+    Ok(catalog.map_err(|error| CliError::usage(error.to_string()))?.servers().clone())
 }
 
 fn gave_up(words: String) -> OpenError {

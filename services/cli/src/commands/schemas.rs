@@ -75,14 +75,20 @@ fn generate() -> Result<BTreeMap<String, String>, CliError> {
     for (event_type, version, schema) in EventData::schemas() {
         let schema = serde_json::to_value(schema).map_err(|error| CliError::failed(error.to_string()))?;
         let name = format!("{event_type}.v{version}.json");
-        files.insert(format!("events/{name}"), pretty(&titled(schema, event_type, &name))?);
+        let name = format!("events/{name}");
+        files.insert(name.clone(), pretty(&titled(schema, event_type, &name))?);
+    }
+    for (kind, schema) in engine::file_schemas() {
+        let schema = serde_json::to_value(schema).map_err(|error| CliError::failed(error.to_string()))?;
+        let name = format!("files/{kind}.json");
+        files.insert(name.clone(), pretty(&titled(schema, kind, &name))?);
     }
     let api: Value = serde_json::from_str(ingress::openapi()).map_err(|error| CliError::failed(error.to_string()))?;
     files.insert("openapi.json".to_owned(), pretty(&api)?);
     Ok(files)
 }
 
-/// The schema under the name that events refer to it by (`dataschema`).
+/// The schema under the name by which it is referred to, as events do (`dataschema`).
 fn titled(schema: Value, event_type: &str, name: &str) -> Value {
     let mut titled = Map::new();
     let mut rest = match schema {
@@ -92,7 +98,7 @@ fn titled(schema: Value, event_type: &str, name: &str) -> Value {
     if let Some(dialect) = rest.remove("$schema") {
         titled.insert("$schema".to_owned(), dialect);
     }
-    titled.insert("$id".to_owned(), format!("/schemas/events/{name}").into());
+    titled.insert("$id".to_owned(), format!("/schemas/{name}").into());
     titled.insert("title".to_owned(), event_type.into());
     rest.remove("title");
     titled.extend(rest);
@@ -118,11 +124,13 @@ fn compare(dir: &Path, wanted: &BTreeMap<String, String>) -> Result<BTreeMap<Str
             Err(error) => return Err(CliError::failed(format!("can't read {name} of {}: {error}", dir.display()))),
         }
     }
-    // Other folders hold what people write; this one is all generated.
-    for entry in fs::read_dir(dir.join("events")).into_iter().flatten().flatten() {
-        let name = format!("events/{}", entry.file_name().to_string_lossy());
-        if name.ends_with(".json") && !wanted.contains_key(&name) {
-            drifts.insert(name, Drift::Unknown);
+    // Other folders hold what people write; these are all generated.
+    for folder in ["events", "files"] {
+        for entry in fs::read_dir(dir.join(folder)).into_iter().flatten().flatten() {
+            let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if name.ends_with(".json") && !wanted.contains_key(&name) {
+                drifts.insert(name, Drift::Unknown);
+            }
         }
     }
     Ok(drifts)

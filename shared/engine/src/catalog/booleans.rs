@@ -25,7 +25,7 @@ enum Node {
 ///
 /// # Errors
 /// With line and column of the first.
-pub(super) fn check(yaml: &str) -> Result<(), AgentFileError> {
+pub(crate) fn check(yaml: &str) -> Result<(), AgentFileError> {
     let read = |strict_booleans: bool| {
         let options: Options = serde_saphyr::options! { with_snippet: false, strict_booleans: strict_booleans };
         serde_saphyr::from_str_with_options::<Spanned<Node>>(yaml, options)

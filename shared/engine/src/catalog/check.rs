@@ -10,6 +10,8 @@ use crate::agents::{Problem, is_tool_name};
 
 /// What every request may name beside the arguments.
 const OWN_PLACES: [&str; 2] = ["idempotency_key", "run_id"];
+/// The roles of API tokens.
+const ROLES: [&str; 5] = ["viewer", "user", "operator", "admin", "publisher"];
 
 /// The first thing that is wrong.
 pub(super) fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
@@ -102,8 +104,11 @@ fn concurrency_problem<'a>(concurrency: &'a Concurrency, places: &Places<'_>) ->
 fn permissions_problem(permissions: &Permissions) -> Option<Problem<'_>> {
     let wrong =
         |name: &&String| name.trim().is_empty() || name.trim_end_matches('*').contains('*') || name.ends_with("**");
-    let name = permissions.tenants.iter().chain(&permissions.agents).find(wrong)?;
-    Some(Problem::new(name, "`permissions` holds names; a `*` may stand only at the end, for any rest"))
+    if let Some(name) = permissions.tenants.iter().chain(&permissions.agents).find(wrong) {
+        return Some(Problem::new(name, "`permissions` holds names; a `*` may stand only at the end, for any rest"));
+    }
+    let role = permissions.roles.iter().find(|role| !ROLES.contains(&role.as_str()))?;
+    Some(Problem::new(role, format!("`{role}` is no role: `roles` holds some of {}", ROLES.join(", "))))
 }
 
 fn run_problem<'a>(run: &'a ToolRun, places: &Places<'_>) -> Option<Problem<'a>> {
@@ -188,7 +193,21 @@ fn status_problem<'a>(status: &'a Status, places: &Places<'_>) -> Option<Problem
     if status.done.is_empty() {
         return Some(Problem::new("done", "`done` is empty: name the words that mean that it ended well"));
     }
-    pointer_problem("state", &status.state).or_else(|| request_problem(&status.http, places))
+    let callback = status.callback.as_deref().and_then(|callback| callback_problem(callback, places));
+    pointer_problem("state", &status.state).or(callback).or_else(|| request_problem(&status.http, places))
+}
+
+/// A resource of everybody's would have strangers' events ask about all calls at once.
+fn callback_problem<'a>(callback: &'a str, places: &Places<'_>) -> Option<Problem<'a>> {
+    let source = callback.split_once(':').map(|(source, _)| source).filter(|source| !source.is_empty());
+    if source.is_none_or(|source| source.contains(['{', '}'])) {
+        return Some(Problem::new(callback, "`callback` must be `<source>:<subject>`, the source without places"));
+    }
+    if self::places(callback).next().is_none() {
+        let words = "`callback` must hold a place, such as `{result.id}`, or every call would have the same";
+        return Some(Problem::new(callback, words));
+    }
+    places.unfilled(callback)
 }
 
 fn request_problem<'a>(request: &'a HttpRequest, places: &Places<'_>) -> Option<Problem<'a>> {

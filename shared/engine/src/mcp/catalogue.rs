@@ -182,6 +182,37 @@ impl McpCatalogue {
         row.as_ref().map(tool).transpose().map_err(read())
     }
 
+    /// A version of a tool, whether it is the one that holds or not; none if it is not kept.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn version(&self, name: &str, digest: &str) -> Result<Option<McpTool>, EngineError> {
+        let read = || pg("reading a version of a tool of an MCP server");
+        let row = sqlx::query("select digest, spec from mcp_tools where name = $1 and digest = $2 limit 1")
+            .bind(name)
+            .bind(digest)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(read())?;
+        row.as_ref().map(tool).transpose().map_err(read())
+    }
+
+    /// Ends what is offered of servers that are not among the declared ones any more. The tools that are gone by that.
+    ///
+    /// # Errors
+    /// When Postgres does not do it.
+    pub async fn retire(&self, declared: &[&str]) -> Result<Vec<String>, EngineError> {
+        sqlx::query(
+            "update mcp_tools set valid_to = clock_timestamp()
+             where valid_to is null and server <> all ($1) returning name",
+        )
+        .bind(declared)
+        .fetch_all(&self.pool)
+        .await
+        .and_then(|rows| rows.iter().map(|row| row.try_get(0)).collect())
+        .map_err(pg("retiring the tools of MCP servers"))
+    }
+
     /// Whether a tool of this name was ever there.
     ///
     /// # Errors

@@ -6,20 +6,25 @@ use std::{
     sync::Arc,
 };
 
-use kernel::{TenantId, Trust, tool::Effect, units::Duration};
+use kernel::{
+    TenantId, Trust,
+    tool::{Effect, ToolRun, ToolSpec},
+    units::Duration,
+};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
     CatalogError,
     agents::{AgentFileError, Problem, is_name, read_yaml},
-    catalog::yaml_files,
+    catalog::{booleans, yaml_files},
 };
 
 /// Longest name of a server: its tools are called `<server>.<tool>`, and names of tools are short.
 const NAME_CHARS: usize = 24;
 
 /// An MCP server as its file declares it. What the file does not say is refused, or at its strictest.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct McpServer {
     /// `[a-z0-9-]`, at most 24 characters. Its tools are called `<name>.<tool>`.
@@ -65,7 +70,7 @@ pub struct McpServer {
 }
 
 /// How a server is reached.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum McpTransport {
     /// A process of our own, spoken to over its standard streams.
@@ -75,7 +80,7 @@ pub enum McpTransport {
 }
 
 /// A server that is a process.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct McpStdio {
     /// The program and its arguments; no shell looks at them.
@@ -92,7 +97,7 @@ pub struct McpStdio {
 }
 
 /// A server behind HTTP.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct McpHttp {
     /// Its address, absolute, `http` or `https`; `{env:NAME}` is filled from the executor's environment.
@@ -112,7 +117,7 @@ pub struct McpHttp {
 }
 
 /// How a server is authorised by OAuth.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpOauth {
     /// Who stands behind the token.
@@ -128,7 +133,7 @@ pub struct McpOauth {
 }
 
 /// Who stands behind a token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OauthGrant {
     /// A person who agreed in a browser, once.
@@ -139,7 +144,7 @@ pub enum OauthGrant {
 }
 
 /// How a connection begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Handshake {
     /// As all servers up to protocol 2025-11-25 want it.
@@ -152,7 +157,7 @@ pub enum Handshake {
 }
 
 /// What becomes of a server's questions to a person.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Elicitation {
     /// They are put to the operator.
@@ -163,7 +168,7 @@ pub enum Elicitation {
 }
 
 /// What the operator says about a tool. It counts, and not what the server says about itself, unless that is stricter.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeclaredTool {
     /// What it does to the world; `external` if nothing is said.
@@ -174,10 +179,16 @@ pub struct DeclaredTool {
     pub timeout: Option<Duration>,
     /// What the model is told about it, instead of the server's words.
     pub description: Option<String>,
+    /// Arguments that are only wording, such as `body` or `items/*/note`: a person is shown them, and is not asked because
+    /// of them. Every other one decides where something goes or what is done, also one that the server adds later.
+    pub wording: Vec<String>,
+    /// Fields of its structured result that the server itself assigns, such as `id` or `items/*/id`: they can be believed as
+    /// far as the server's word about itself. Everything else in it is data.
+    pub assigned: Vec<String>,
 }
 
 /// How long things may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpTimeouts {
     /// From its start until it has said what it offers.
@@ -205,7 +216,7 @@ impl Default for McpTimeouts {
 }
 
 /// How much there may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpLimits {
     /// Bytes of one message. A server that sends a larger one is stopped.
@@ -241,6 +252,7 @@ impl McpServer {
     /// With line and column, when it is no YAML, has a field that does not exist, or says what cannot be.
     pub fn parse(yaml: &str) -> Result<Self, AgentFileError> {
         let server: Self = read_yaml(yaml)?;
+        booleans::check(yaml)?;
         match problem(&server) {
             Some(problem) => Err(problem.place_in(yaml)),
             None => Ok(server),
@@ -287,11 +299,26 @@ fn problem(server: &McpServer) -> Option<Problem<'_>> {
         McpTransport::Stdio(stdio) => stdio_problem(stdio),
         McpTransport::Http(http) => http_problem(http),
     };
-    transport.or_else(|| amounts_problem(server)).or_else(|| {
-        let empty =
-            server.allow.iter().chain(&server.deny).chain(server.tools.keys()).any(|name| name.trim().is_empty());
-        empty.then(|| Problem::new("allow", "a name of a tool is empty: leave it out"))
-    })
+    transport
+        .or_else(|| amounts_problem(server))
+        .or_else(|| {
+            let empty =
+                server.allow.iter().chain(&server.deny).chain(server.tools.keys()).any(|name| name.trim().is_empty());
+            empty.then(|| Problem::new("allow", "a name of a tool is empty: leave it out"))
+        })
+        .or_else(|| {
+            let paths = server.tools.values().flat_map(|tool| tool.wording.iter().chain(&tool.assigned));
+            paths.into_iter().find(|path| !is_path(path)).map(|path| {
+                let words = format!(
+                    "`{path}` must be names with `/` between them, such as `items/*/id`; `*` is each item of a list"
+                );
+                Problem::new(path, words)
+            })
+        })
+}
+
+fn is_path(path: &str) -> bool {
+    path.split('/').all(|name| !name.is_empty() && name == name.trim())
 }
 
 fn stdio_problem(stdio: &McpStdio) -> Option<Problem<'_>> {
@@ -342,18 +369,25 @@ pub struct McpServers {
 }
 
 impl McpServers {
-    /// Those in `servers/*.yaml` under `agents_dir` that are enabled. A directory that is not there has none.
+    /// Those in `servers/*.yaml` under `agents_dir` that are enabled. A directory that is not there has none. `own` are the names
+    /// of the tools that are no server's.
     ///
     /// # Errors
-    /// The first file that cannot be used, enabled or not.
-    pub fn load(agents_dir: impl AsRef<Path>) -> Result<Self, CatalogError> {
+    /// The first file that cannot be used, enabled or not. One reason is that its tools would have the family of a tool of
+    /// `own`: what a server lists is its to choose, so sooner or later one of them would have the very name.
+    pub(crate) fn load<'a>(agents_dir: &Path, own: impl IntoIterator<Item = &'a str>) -> Result<Self, CatalogError> {
+        let families: BTreeMap<&str, &str> =
+            own.into_iter().filter_map(|name| Some((name.split_once('.')?.0, name))).collect();
         let mut servers = BTreeMap::new();
         let mut declared: BTreeMap<String, PathBuf> = BTreeMap::new();
-        for path in yaml_files(&agents_dir.as_ref().join("servers"))? {
+        for path in yaml_files(&agents_dir.join("servers"))? {
             let read = std::fs::read_to_string(&path);
             let yaml = read.map_err(|source| CatalogError::Read { path: path.clone(), source })?;
             let parsed = McpServer::parse(&yaml);
             let server = parsed.map_err(|source| CatalogError::Malformed { path: path.clone(), source })?;
+            if let Some(tool) = families.get(server.name.as_str()) {
+                return Err(CatalogError::Taken { server: server.name, tool: (*tool).to_owned(), path });
+            }
             if let Some(first) = declared.insert(server.name.clone(), path.clone()) {
                 return Err(CatalogError::Twice { name: server.name, first, second: path });
             }
@@ -368,6 +402,13 @@ impl McpServers {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<McpServer>> {
         self.servers.get(name)
+    }
+
+    /// Whether a tool is one of a server that is there for this tenant.
+    #[must_use]
+    pub fn serve(&self, tenant: &TenantId, tool: &ToolSpec) -> bool {
+        let ToolRun::Mcp(run) = &tool.run else { return false };
+        self.get(&run.server).is_some_and(|server| server.serves(tenant))
     }
 
     /// All of them, by name.
@@ -431,6 +472,10 @@ transport:
             ("tools: 10", "tools: 0", "more than 0"),
             ("headers:", "oauth: { client_id: a, client_secret: hunter2 }\n    headers:", "secret:NAME"),
             ("headers:", "oauth: { grant: client_credentials }\n    headers:", "client_id"),
+            ("timeout: 10s", "wording: [\"items//note\"]", "`items//note` must be names"),
+            ("timeout: 10s", "assigned: [\"\"]", "must be names"),
+            ("allow: ['issue_*', merge]", "allow: [on]", "`on` is a boolean"),
+            ("trust: trusted", "enabled: yes", "`yes` is a boolean"),
         ] {
             let yaml = FORGE.replacen(from, to, 1);
             assert_ne!(yaml, FORGE, "{from}");
@@ -450,7 +495,27 @@ transport:
     #[test]
     fn the_shipped_example_reads_and_is_off() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/agents");
-        assert_eq!(McpServers::load(&folder).unwrap().all().count(), 0);
+        assert_eq!(McpServers::load(&folder, []).unwrap().all().count(), 0);
         assert!(!yaml_files(&folder.join("servers")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn no_server_may_be_named_as_a_family_of_tools_of_our_own_nor_as_another_one() {
+        let folder = std::env::temp_dir().join(format!("servers-{}", uuid::Uuid::now_v7().simple()));
+        std::fs::create_dir_all(folder.join("servers")).unwrap();
+        let write = |file: &str, yaml: &str| std::fs::write(folder.join("servers").join(file), yaml).unwrap();
+        write("a.yaml", FORGE);
+        assert_eq!(McpServers::load(&folder, ["forges.merge", "other"]).unwrap().all().count(), 1);
+        // Off or on: it must not matter when somebody switches it on.
+        write("a.yaml", &FORGE.replacen("trust:", "enabled: false\ntrust:", 1));
+        let error = McpServers::load(&folder, ["shell.run", "forge.merge"]).unwrap_err().to_string();
+        assert!(
+            error.contains("a.yaml") && error.contains("`forge.merge`") && error.contains("another name"),
+            "{error}"
+        );
+        write("b.yaml", FORGE);
+        let error = McpServers::load(&folder, []).unwrap_err().to_string();
+        assert!(error.contains("a.yaml") && error.contains("b.yaml"), "{error}");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
