@@ -178,6 +178,7 @@ fn millis(took: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use kernel::Trust;
+    use proptest::strategy::Strategy as _;
     use serde_json::json;
 
     use super::*;
@@ -225,5 +226,42 @@ mod tests {
             result.block.text,
             "[4 bytes of image/png; the artifact service could not be reached, so only this excerpt is left]"
         );
+    }
+
+    proptest::proptest! {
+        #![proptest_config(cases())]
+
+        /// Whatever a tool gives back: what is kept of it is bounded, can be stored, and holds no secret.
+        #[test]
+        fn results_of_any_kind_are_fit_for_the_log(
+            parts in proptest::collection::vec(
+                proptest::prop_oneof![
+                    proptest::prelude::any::<Vec<u8>>(),
+                    proptest::strategy::Just(b"s3cr3t-value".to_vec()),
+                    proptest::strategy::Just(b"\0\xed\xa0\x80\xf4\x90".to_vec()),
+                    (proptest::prelude::any::<u8>(), 0..40_000_usize).prop_map(|(byte, times)| vec![byte; times]),
+                ],
+                0..4,
+            ),
+            media_type in proptest::prop_oneof![
+                "\\PC{0,20}", "text/(plain|html)", "application/(x\\+)?json(; charset=\\PC{0,5})?", "[\u{0}-\u{ff}]{0,300}",
+            ],
+            value in proptest::option::of("\\PC{0,20}|s3cr3t-value"),
+        ) {
+            let mut content = Content::outside(parts.concat(), media_type.clone());
+            content.value = value.map(|text| json!({text.clone(): [text, 1, null]}));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let result = runtime.block_on(complete(content));
+            proptest::prop_assert!(result.block.text.len() <= INLINE_BYTES * 4 + EXCERPT_BYTES + media_type.len());
+            let kept = serde_json::to_string(&result).unwrap();
+            proptest::prop_assert!(!kept.contains("s3cr3t-value") && !kept.contains("\\u0000"), "{kept}");
+            proptest::prop_assert_eq!(result.block.trust, Trust::Untrusted);
+        }
+    }
+
+    /// Few by default, many with `ESC_TEST_LONG=1`.
+    fn cases() -> proptest::test_runner::Config {
+        let long = std::env::var_os("ESC_TEST_LONG").is_some_and(|value| value == "1");
+        proptest::test_runner::Config::with_cases(if long { 20_000 } else { 100 })
     }
 }

@@ -129,6 +129,7 @@ mod tests {
         metrics::v1::{Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, metric, number_data_point},
         resource::v1::Resource,
     };
+    use proptest::prelude::*;
     use prost::Message as _;
 
     use super::*;
@@ -202,5 +203,85 @@ mod tests {
         assert_eq!(protobuf.records[0].1.number("queue.depth"), Some(42.0));
         let json = serde_json::to_vec(&request).unwrap();
         assert_eq!(decode(Kind::Metrics, Encoding::Json, &json).unwrap(), protobuf);
+    }
+
+    /// Few by default, many with `ESC_TEST_LONG=1`.
+    fn cases() -> ProptestConfig {
+        let long = std::env::var_os("ESC_TEST_LONG").is_some_and(|value| value == "1");
+        ProptestConfig::with_cases(if long { 200_000 } else { 1000 })
+    }
+
+    /// A request that is right, with some of its bytes turned into others, cut, doubled or put elsewhere.
+    fn broken(whole: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
+        let size = whole.len();
+        let change = (0..size, 0..size, any::<u8>(), 0..4_u8);
+        proptest::collection::vec(change, 1..8).prop_map(move |changes| {
+            let mut bytes = whole.clone();
+            for (at, to, byte, how) in changes {
+                let (at, to) = (at.min(bytes.len()), to.min(bytes.len()));
+                match how {
+                    0 => bytes.truncate(at.max(1)),
+                    1 => bytes.insert(at, byte),
+                    2 => bytes.extend_from_within(at.min(to)..at.max(to)),
+                    _ => bytes.iter_mut().skip(at).take(1).for_each(|old| *old = byte),
+                }
+            }
+            bytes
+        })
+    }
+
+    fn survived(kind: Kind, encoding: Encoding, body: &[u8]) {
+        let Ok(decoded) = decode(kind, encoding, body) else { return };
+        for (service, record) in &decoded.records {
+            assert!(service.len() <= SERVICE_BYTES && record.body.len() <= crate::MAX_BODY_BYTES);
+            assert!(record.attributes.len() <= crate::MAX_ATTRIBUTES);
+        }
+        // A few bytes can't become many records.
+        assert!(decoded.records.len() <= body.len());
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn broken_requests_are_survived(
+            protobuf in broken(request("orders").encode_to_vec()),
+            json in broken(serde_json::to_vec(&request("orders")).unwrap()),
+            noise in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            for kind in [Kind::Logs, Kind::Metrics] {
+                survived(kind, Encoding::Protobuf, &protobuf);
+                survived(kind, Encoding::Json, &json);
+                survived(kind, Encoding::Protobuf, &noise);
+                survived(kind, Encoding::Json, &noise);
+            }
+            let _ = from_document(&json);
+        }
+    }
+
+    #[test]
+    fn depth_and_breadth_are_bounded() {
+        let deep = |open: &str, close: &str, levels: usize| {
+            let body = format!("{}1{}", open.repeat(levels), close.repeat(levels));
+            format!(r#"{{"resourceLogs":[{{"scopeLogs":[{{"logRecords":[{{"body":{body}}}]}}]}}]}}"#)
+        };
+        for levels in [10, 100, 100_000] {
+            survived(Kind::Logs, Encoding::Json, deep("[", "]", levels).as_bytes());
+            survived(Kind::Logs, Encoding::Json, deep(r#"{"arrayValue":{"values":["#, "]}}", levels).as_bytes());
+        }
+        // The same in protobuf: a list within a list, and so on. Made by hand, as the types would be written as deep.
+        for levels in [10, 100, 5000] {
+            let value = (0..levels).fold(text("x").encode_to_vec(), |inner, _| field(5, field(1, inner)));
+            let request = field(1, field(2, field(2, field(5, value))));
+            survived(Kind::Logs, Encoding::Protobuf, &request);
+        }
+    }
+
+    /// A field of protobuf that holds bytes.
+    fn field(number: u8, content: Vec<u8>) -> Vec<u8> {
+        let mut bytes = vec![number << 3 | 2];
+        prost::encoding::encode_varint(content.len() as u64, &mut bytes);
+        bytes.extend(content);
+        bytes
     }
 }
