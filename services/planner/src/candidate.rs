@@ -4,14 +4,18 @@ use kernel::{
     ApprovalId, Block, CallId, RunState, Timestamp, TurnId,
     agent::AgentSpec,
     budget::Usage,
-    call::{Approval, Binding, CallRequest, Compensation},
+    call::{Approval, Binding},
     command::{EndRequest, TurnOutcome},
+    memory::{MemoryChange, MemoryPlace, MemoryScope},
+    model::ModelFailure,
     units,
 };
 use serde_json::Value;
 
 use crate::{
     models::{Answer, Arguments, Finish, ModelCall},
+    recall,
+    skills::SkillAsked,
     slice::Slice,
     spawn::SpawnDraft,
     toolbox::{CatalogueTool, Offered, Toolbox},
@@ -34,6 +38,24 @@ pub struct Candidate {
     pub drafts: Vec<Draft>,
     /// Agents to look up and start.
     pub spawns: Vec<SpawnDraft>,
+    /// Skills to open.
+    pub skills: Vec<SkillAsked>,
+}
+
+impl Candidate {
+    /// Whether it wants nothing but to read: then it is shown what it wants, and asked again.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        let outcome = &self.outcome;
+        let wants = !outcome.calls.is_empty()
+            || outcome.wait.is_some()
+            || outcome.question.is_some()
+            || outcome.plan.is_some()
+            || outcome.end.is_some()
+            || !outcome.say.is_empty()
+            || !outcome.memories.is_empty();
+        !self.skills.is_empty() && !wants && self.drafts.is_empty() && self.spawns.is_empty()
+    }
 }
 
 /// What an answer is read against.
@@ -57,6 +79,8 @@ pub struct Reading<'a> {
     pub usage: Usage,
     /// How long the model took in all, in milliseconds.
     pub model_ms: u64,
+    /// Model calls of the turn that gave nothing usable.
+    pub failures: &'a [ModelFailure],
 }
 
 /// Reads an answer.
@@ -70,20 +94,29 @@ pub fn read(answer: &Answer, reading: &Reading<'_>) -> Result<Candidate, Vec<Str
         outcome: reading.blank(answer),
         drafts: Vec::new(),
         spawns: Vec::new(),
+        skills: Vec::new(),
         wait: None,
     };
     if answer.finish == Finish::Length {
         let words = "the answer was cut off at the limit of output: answer shorter, or in several turns";
         gathered.problems.push(words.to_owned());
     }
-    gathered.refuse_repeated_ids(&answer.calls);
     for (index, call) in answer.calls.iter().enumerate() {
-        gathered.take(index, call);
+        // A server that says a call twice means it once. Ids are only looked at for that: calls are told apart by their place.
+        let is_echo = call.id.is_some() && answer.calls[..index].contains(call);
+        if !is_echo {
+            gathered.take(index, call);
+        }
     }
     gathered.resolve_wait();
     gathered.check_ends();
     if gathered.problems.is_empty() {
-        Ok(Candidate { outcome: gathered.outcome, drafts: gathered.drafts, spawns: gathered.spawns })
+        Ok(Candidate {
+            outcome: gathered.outcome,
+            drafts: gathered.drafts,
+            spawns: gathered.spawns,
+            skills: gathered.skills,
+        })
     } else {
         Err(gathered.problems)
     }
@@ -109,12 +142,15 @@ impl Reading<'_> {
             say: Vec::new(),
             question: None,
             artifacts: Vec::new(),
+            memories: Vec::new(),
+            skills: Vec::new(),
             end: None,
             usage: self.usage,
             trust: self.slice.trust,
             manifest: self.slice.manifest.clone(),
             finish_reason: Some(answer.finish.as_str().to_owned()),
             model_ms: self.model_ms,
+            failures: self.failures.to_vec(),
         }
     }
 }
@@ -125,20 +161,11 @@ struct Gathered<'a> {
     outcome: TurnOutcome,
     drafts: Vec<Draft>,
     spawns: Vec<SpawnDraft>,
+    skills: Vec<SkillAsked>,
     wait: Option<WaitFor>,
 }
 
 impl Gathered<'_> {
-    fn refuse_repeated_ids(&mut self, calls: &[ModelCall]) {
-        let mut ids: Vec<_> = calls.iter().filter_map(|call| call.id.as_deref()).collect();
-        let all = ids.len();
-        ids.sort_unstable();
-        ids.dedup();
-        if ids.len() < all {
-            self.problems.push("two calls have the same id".to_owned());
-        }
-    }
-
     fn take(&mut self, index: usize, call: &ModelCall) {
         let Some(offer) = self.reading.toolbox.find(&call.name) else {
             let names: Vec<_> = self.reading.toolbox.names().collect();
@@ -170,21 +197,8 @@ impl Gathered<'_> {
             return self.problems.push(format!("more than {MAX_CALLS} tool calls in one answer"));
         }
         let reading = self.reading;
-        self.outcome.calls.push(CallRequest {
-            call_id: CallId::derive(reading.state.run_id, &format!("{}/{index}", reading.turn_id)),
-            tool: tool.spec.name.clone(),
-            arguments,
-            kind: tool.spec.kind,
-            effect: tool.spec.effect,
-            idempotent: tool.spec.idempotent,
-            schema_digest: tool.digest.clone(),
-            trust: reading.slice.trust,
-            compensation: match tool.spec.compensate {
-                Some(_) => Compensation::Declared,
-                None => Compensation::None,
-            },
-            timeout: tool.spec.timeout,
-        });
+        let call_id = CallId::derive(reading.state.run_id, &format!("{}/{index}", reading.turn_id));
+        self.outcome.calls.push(tool.call(call_id, arguments, reading.slice.trust));
     }
 
     fn spawn(&mut self, index: usize, asked: SpawnAgent) {
@@ -206,6 +220,14 @@ impl Gathered<'_> {
             Spoken::Fail(reason) => self.end(EndRequest::Fail(self.reading.block(reason))),
             // Any number of them: see `spawn`.
             Spoken::SpawnAgent(_) => false,
+            Spoken::UseSkill(asked) => {
+                self.skills.push(asked);
+                false
+            }
+            Spoken::Remember(kept) => {
+                self.remember(kept);
+                false
+            }
             Spoken::Say(text) => {
                 self.outcome.say.push(self.reading.block(text));
                 false
@@ -220,6 +242,30 @@ impl Gathered<'_> {
             let what = if verb == Verb::CreateArtifact { " with the same name" } else { "" };
             self.problems.push(format!("`{}` stands twice{what} in one answer", verb.name()));
         }
+    }
+
+    fn remember(&mut self, kept: verbs::Remembered) {
+        let Reading { state, now, .. } = *self.reading;
+        let owner = match kept.scope {
+            MemoryScope::Tenant => String::new(),
+            MemoryScope::Agent => state.agent.clone(),
+            MemoryScope::User => match recall::user_of(state) {
+                Some(user) => user.to_owned(),
+                None => {
+                    let words = "`remember`: this run is for no user that is known: use the scope `agent`";
+                    return self.problems.push(words.to_owned());
+                }
+            },
+        };
+        let place = MemoryPlace { scope: kept.scope, owner, key: kept.key };
+        let expires_at = kept.expires.map(|when| when.after(now));
+        if expires_at.is_some_and(|at| at <= now) {
+            return self.problems.push("`remember`: `expires` is over already".to_owned());
+        }
+        self.outcome.memories.push(match kept.text {
+            Some(text) => MemoryChange::Write { place, block: self.reading.block(text), expires_at },
+            None => MemoryChange::Delete { place },
+        });
     }
 
     fn end(&mut self, end: EndRequest) -> bool {
@@ -237,6 +283,7 @@ impl Gathered<'_> {
             binding: Binding::default(),
             trust: self.reading.slice.trust,
             reasons: Vec::new(),
+            shown: Default::default(),
             expires_at: expires.map_or_else(|| units::later(now, agent.approval_expiry), |when| when.after(now)),
         }
     }

@@ -1,6 +1,6 @@
 //! What the planner can be told.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use service::{Common, ConfigError};
@@ -33,6 +33,13 @@ pub struct Config {
     pub model_silence_seconds: u64,
     /// Seconds for a whole answer.
     pub model_timeout_seconds: u64,
+    /// Hosts, or `host:port`, that may be shown the keys of providers beside the providers' own and this machine, with commas
+    /// between: an agent's file alone must not send a key anywhere.
+    pub model_hosts: String,
+    /// Where skills lie: folders with a `SKILL.md`.
+    pub skills_dir: PathBuf,
+    /// Where recordings of models lie, for `record:` and `replay:`.
+    pub recordings: PathBuf,
     /// Connections to Postgres.
     pub pool_size: u32,
 }
@@ -50,6 +57,9 @@ impl Default for Config {
             model_first_seconds: remote.first.as_secs(),
             model_silence_seconds: remote.between.as_secs(),
             model_timeout_seconds: remote.whole.as_secs(),
+            model_hosts: String::new(),
+            skills_dir: PathBuf::from("infra/skills"),
+            recordings: PathBuf::from(".local/recordings"),
             pool_size: 8,
         }
     }
@@ -71,11 +81,19 @@ impl Config {
     pub(crate) fn models(&self) -> ModelsOptions {
         ModelsOptions {
             scenarios: self.common.agents_dir.join("scenarios"),
+            recordings: self.recordings.clone(),
             retry_within: Duration::from_secs(self.model_retry_seconds),
             remote: RemoteOptions {
                 first: Duration::from_secs(self.model_first_seconds),
                 between: Duration::from_secs(self.model_silence_seconds),
                 whole: Duration::from_secs(self.model_timeout_seconds),
+                key_hosts: self
+                    .model_hosts
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|host| !host.is_empty())
+                    .map(str::to_owned)
+                    .collect(),
                 ..RemoteOptions::default()
             },
         }

@@ -7,15 +7,26 @@
 //! | what a model may say | `verbs.rs`, `verbs/`, `toolbox.rs` |
 //! | what is made of an answer | `candidate.rs` |
 //! | which agents a run may start, and with what | `spawn.rs` |
+//! | what is recalled before a turn, and which skills there are | `recall.rs`, `skills.rs`, `slice/beside.rs` |
 //! | which model is asked, and what it costs | `models/`, `prices.yaml` |
+//! | when a run is done, and who says so | `acceptance.rs`, `report.rs` |
+//! | what becomes of older history | `compaction.rs` |
+//! | what is done about going in circles | `drift.rs` |
+//! | what comes before a model is asked | `turn/steering.rs` |
 //! | how runs are interrupted | `interrupt.rs` |
 
+pub mod acceptance;
 pub mod artifacts;
 pub mod candidate;
+pub mod compaction;
 mod config;
+pub mod drift;
 mod interrupt;
 mod live;
 pub mod models;
+pub mod recall;
+pub mod report;
+pub mod skills;
 pub mod slice;
 pub mod spawn;
 pub mod toolbox;

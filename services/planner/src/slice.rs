@@ -4,6 +4,7 @@
 //! the provider's cache hits. The *user* part is made of sections, each with its trust; what is not the runtime's or an
 //! operator's own stands in a [fence](fence). The manifest records what went in, what was cut, and why.
 
+pub mod beside;
 pub mod fence;
 mod happened;
 mod standing;
@@ -14,9 +15,9 @@ use kernel::{
     RunState, Seq, Timestamp, Trust,
     agent::AgentSpec,
     slice::{Manifest, Section},
-    state::MAX_HISTORY,
 };
 
+use beside::Beside;
 use fence::Boundary;
 
 /// Least tokens for the user part, however long the instructions and the tools are.
@@ -52,6 +53,8 @@ pub struct SliceInput<'a> {
     pub tools_trust: Trust,
     /// Names in the agent's file that no tool has.
     pub missing_tools: &'a [String],
+    /// What does not come from the run itself: memories, documents, skills.
+    pub beside: &'a [Beside],
     /// Digests for the manifest: of the agent, of the tools.
     pub digests: &'a [String],
     /// The time.
@@ -83,12 +86,13 @@ pub(crate) struct Part {
     body: String,
     trust: Trust,
     seqs: Vec<Seq>,
+    sources: Vec<String>,
     cut: Option<String>,
 }
 
 impl Part {
     fn new(name: &'static str, heading: &'static str, body: String, trust: Trust) -> Self {
-        Self { name, heading, body, trust, seqs: Vec::new(), cut: None }
+        Self { name, heading, body, trust, seqs: Vec::new(), sources: Vec::new(), cut: None }
     }
 
     fn text(&self) -> String {
@@ -100,7 +104,8 @@ impl Slice {
     /// Makes the slice of a run as it stands.
     #[must_use]
     pub fn build(input: &SliceInput<'_>) -> Self {
-        Self::build_with(input, Boundary::random(&texts(input.state)))
+        let beside = input.beside.iter().flat_map(Beside::texts);
+        Self::build_with(input, Boundary::random(&texts(input.state).chain(beside)))
     }
 
     /// As [`Slice::build`], with the boundary given: it must occur in no text of the state.
@@ -108,8 +113,11 @@ impl Slice {
     pub fn build_with(input: &SliceInput<'_>, boundary: Boundary) -> Self {
         let system = system::render(input.agent);
         let room = user_room(input, tokens::count(&system));
-        let view = View { input, boundary: &boundary, seen: seen_trust(input.state).join(input.tools_trust) };
-        let before = standing::before(&view, room);
+        let recalled = Trust::join_all(input.beside.iter().map(Beside::trust));
+        let view =
+            View { input, boundary: &boundary, seen: seen_trust(input.state).join(input.tools_trust).join(recalled) };
+        let mut before = standing::before(&view, room);
+        before.extend(input.beside.iter().filter_map(|beside| beside.part(&view, room)));
         let after = standing::after(&view, room);
         let fixed: u64 = before.iter().chain(&after).map(|part| tokens::count(&part.text())).sum();
         let left = room.saturating_sub(fixed + tokens::count(&preface(&boundary)));
@@ -129,6 +137,7 @@ impl Slice {
                 name: part.name.to_owned(),
                 trust: part.trust,
                 seqs: part.seqs,
+                sources: part.sources,
                 tokens: tokens::count(&text),
                 cut: part.cut,
             });
@@ -136,6 +145,18 @@ impl Slice {
         }
         user.push_str(CLOSING);
         Self { system, user, manifest, trust: view.seen, based_on: input.state.seq, boundary }
+    }
+
+    /// The user part with the question what later runs should remember of this one, which ends.
+    #[must_use]
+    pub fn user_at_end(&self, summary: &str) -> String {
+        let fenced = self.boundary.fence(&kernel::excerpt(summary, 2000), self.trust, "model");
+        format!(
+            "{}\n# The run ends\nYou ended it with:\n{fenced}\nNothing of it is to be done any more. What should later runs know? \
+             Call `remember` for each fact, preference or lesson that will still hold and that they could not find out by \
+             themselves: five at most, each in a sentence or two. Answer `nothing` if there is none.\n",
+            self.user
+        )
     }
 
     /// The user part with what was wrong with the last answer, for asking again.
@@ -187,16 +208,14 @@ fn user_room(input: &SliceInput<'_>, system_tokens: u64) -> u64 {
 /// The least trusted thing that the model has seen in this run, or sees now. The state keeps the trust of the recent past
 /// only: once something has fallen out of it, nothing speaks for what the model wrote under its influence.
 fn seen_trust(state: &RunState) -> Trust {
-    if state.history.len() >= MAX_HISTORY || state.facts_omitted > 0 {
-        return Trust::Untrusted;
-    }
     let facts = state.facts.iter().map(|fact| fact.block.trust);
     let history = state.history.iter().map(|entry| entry.block.trust);
     let calls = state.calls.values().map(|call| call.request.trust);
     let asked = state.approvals.values().map(|approval| approval.trust);
     let artifacts = state.artifacts.iter().map(|artifact| artifact.trust);
     let all = facts.chain(history).chain(calls).chain(asked).chain(artifacts);
-    Trust::join_all(all.chain([state.objective.trust, Trust::System]))
+    // What has fallen out of the state, or into its summary, is not forgiven.
+    Trust::join_all(all.chain([state.lowest_trust, state.objective.trust, Trust::System]))
 }
 
 /// Every text of the state that may come to stand in a fence.
@@ -205,10 +224,19 @@ fn texts(state: &RunState) -> impl Iterator<Item = &str> + Clone {
     let facts = state.facts.iter().flat_map(|f| [f.title.as_str(), f.block.text.as_str(), f.block.source.as_str()]);
     let history = state.history.iter().flat_map(|e| [e.title.as_str(), e.block.text.as_str(), e.block.source.as_str()]);
     let plan = state.plan.iter().map(|step| step.title.as_str());
+    let summary = state.summary.iter().flat_map(|s| [s.body.text.as_str(), s.body.source.as_str()]);
     let waits = state.last_wait.iter().flat_map(|wait| {
         [Some(wait.why.as_str()), wait.assumes.as_deref(), wait.expects.as_deref()].into_iter().flatten()
     });
     let asked = state.approvals.values().flat_map(|a| [a.question.text.as_str(), a.question.source.as_str()]);
     let artifacts = state.artifacts.iter().map(|artifact| artifact.name.as_str());
-    objective.into_iter().chain(facts).chain(history).chain(plan).chain(waits).chain(asked).chain(artifacts)
+    objective
+        .into_iter()
+        .chain(facts)
+        .chain(history)
+        .chain(plan)
+        .chain(summary)
+        .chain(waits)
+        .chain(asked)
+        .chain(artifacts)
 }

@@ -60,7 +60,7 @@ pub async fn resolve(
             tools: spec.tools.iter().filter(|tool| allows(&mine, tool)).cloned().collect(),
             limits: spec.budget.stricter(&draft.budget),
             on_failure: draft.on_failure,
-            acceptance: spec.acceptance.clone(),
+            acceptance: spec.criteria(Vec::new()),
             parallel_wake: spec.parallel_wake,
             debounce: spec.debounce,
         });

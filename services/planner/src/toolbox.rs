@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jsonschema::Validator;
 use kernel::{
-    Trust,
+    CallId, Trust,
+    call::{CallRequest, Compensation},
     tool::{ToolRun, ToolSpec},
 };
 use sha2::{Digest, Sha256};
@@ -25,6 +26,25 @@ pub struct CatalogueTool {
     pub spec: Arc<ToolSpec>,
     /// Digest of that, kept with each call.
     pub digest: String,
+}
+
+impl CatalogueTool {
+    /// A call of it.
+    #[must_use]
+    pub fn call(&self, call_id: CallId, arguments: serde_json::Value, trust: Trust) -> CallRequest {
+        CallRequest {
+            call_id,
+            tool: self.spec.name.clone(),
+            arguments,
+            kind: self.spec.kind,
+            effect: self.spec.effect,
+            idempotent: self.spec.idempotent,
+            schema_digest: self.digest.clone(),
+            trust,
+            compensation: if self.spec.compensate.is_some() { Compensation::Declared } else { Compensation::None },
+            timeout: self.spec.timeout,
+        }
+    }
 }
 
 /// What a name stands for.
@@ -123,6 +143,46 @@ impl Toolbox {
         toolbox.declarations = declarations.into();
         toolbox.digest = hex::encode(hasher.finalize());
         Ok(toolbox)
+    }
+
+    /// The same with the opening of these skills, if there are any.
+    ///
+    /// # Errors
+    /// None: the schema is of our own making.
+    pub fn with_skills(mut self, skills: &[String]) -> Result<Self, BadSchema> {
+        if !skills.is_empty() {
+            self.offer(verbs::skill_declaration(skills), Verb::UseSkill)?;
+        }
+        Ok(self)
+    }
+
+    /// These verbs, and nothing else.
+    ///
+    /// # Errors
+    /// None: the schemas are of our own making.
+    pub fn only(verbs: &[Verb]) -> Result<Self, BadSchema> {
+        let mut toolbox = Self {
+            declarations: Arc::new([]),
+            offers: BTreeMap::new(),
+            tokens: 0,
+            trust: Trust::System,
+            missing: Vec::new(),
+            digest: String::new(),
+        };
+        for verb in verbs {
+            toolbox.offer(verbs::declaration(*verb), *verb)?;
+        }
+        Ok(toolbox)
+    }
+
+    fn offer(&mut self, declaration: ToolDecl, verb: Verb) -> Result<(), BadSchema> {
+        let mut declarations = self.declarations.to_vec();
+        let hasher = Sha256::new().chain_update(&self.digest).chain_update(declaration.schema.to_string());
+        self.digest = hex::encode(hasher.finalize());
+        self.tokens += weigh(&declaration);
+        self.add(&mut declarations, declaration, Offered::Verb(verb))?;
+        self.declarations = declarations.into();
+        Ok(())
     }
 
     fn add(&mut self, all: &mut Vec<ToolDecl>, declaration: ToolDecl, offered: Offered) -> Result<(), BadSchema> {
@@ -237,7 +297,7 @@ mod tests {
     fn remote(name: &str, words: Trust, input: serde_json::Value) -> CatalogueTool {
         let (server, part) = name.split_once('.').unwrap();
         let part = kernel::tool::McpPart::Tool(part.to_owned());
-        let run = ToolRun::Mcp(kernel::tool::McpRun { server: server.to_owned(), part, words });
+        let run = ToolRun::Mcp(kernel::tool::McpRun { server: server.to_owned(), part, words, open_world: false });
         let spec = ToolSpec { run, input, ..ToolSpec::clone(&tool(name).spec) };
         CatalogueTool { spec: Arc::new(spec), digest: format!("digest of {name}") }
     }

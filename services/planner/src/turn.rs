@@ -2,6 +2,9 @@
 //!
 //! The lease is a hint that keeps two planners from paying for one turn; the log decides whose outcome counts.
 
+mod beside;
+mod steering;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -16,6 +19,7 @@ use kernel::{
     budget::Usage,
     command::{RejectTurn, TurnOutcome},
     event::RunRunnable,
+    model::{ModelFailure, note},
 };
 use service::Tracer;
 
@@ -25,11 +29,19 @@ use crate::{
     candidate::{self, Candidate, Reading},
     interrupt::{Interrupt, Interrupts},
     live::Live,
-    models::{ModelError, Models, Prompt, router::Answered, router::CallSite},
+    models::{
+        Answer, Arguments, FailureKind, Finish, ModelError, ModelName, Models, Prompt, TurnKind, Unanswered, route,
+        router::{Answered, CallSite},
+    },
+    recall::Recaller,
+    skills::Shelf,
     slice::{Slice, SliceInput, SliceLimits},
     spawn,
     toolbox::{BadSchema, CatalogueTool, Toolbox},
 };
+
+use beside::Around;
+use steering::{Before, Steered};
 
 /// How long a turn's lease lasts without its holder: a dead planner's turn is taken up after this.
 const LEASE: Duration = Duration::from_secs(8);
@@ -51,6 +63,8 @@ pub(crate) struct Turns {
     artifacts: Artifacts,
     interrupts: Interrupts,
     tracer: Tracer,
+    recaller: Recaller,
+    shelf: Shelf,
     limits: SliceLimits,
     max_reasks: u32,
     toolboxes: Mutex<HashMap<String, Arc<Toolbox>>>,
@@ -93,6 +107,7 @@ struct Open<'a> {
     number: u32,
     traceparent: Option<String>,
     interrupt: Interrupt,
+    around: Around,
 }
 
 /// Which turn something is submitted for.
@@ -113,6 +128,10 @@ impl Open<'_> {
 struct Consumed {
     usage: Usage,
     millis: u64,
+    /// Model calls that gave nothing usable.
+    failures: Vec<ModelFailure>,
+    /// How often it has asked.
+    asks: u32,
 }
 
 /// How one answer went.
@@ -121,6 +140,8 @@ enum Tried {
     /// Somebody was faster, or the run has ended.
     Moot,
     Problems(Vec<String>),
+    /// It wanted to read something first, and the slice has that now.
+    Read,
 }
 
 impl Turns {
@@ -142,6 +163,8 @@ impl Turns {
             artifacts,
             interrupts,
             tracer,
+            recaller: Recaller::new(engine),
+            shelf: Shelf::new(config.skills_dir.clone(), Some(engine.skills())),
             limits: config.slice_limits(),
             max_reasks: config.max_reasks,
             toolboxes: Mutex::default(),
@@ -159,8 +182,10 @@ impl Turns {
         }
         match self.run(&doorbell).await {
             Ok(outcome) => Ok(outcome),
-            Err(TurnError::Model(ModelError::Transient { message, retry_after })) => {
-                Ok(Outcome::Retry { after: retry_after, reason: message })
+            Err(TurnError::Model(error)) => {
+                // The turn stays open and is taken again, here or elsewhere, until a model answers or the run is ended.
+                metrics::counter!("planner_turns_put_off_total", "kind" => error.kind.as_str()).increment(1);
+                Ok(Outcome::Retry { after: error.retry_after, reason: error.message })
             }
             Err(TurnError::Engine(error)) if error.is_transient() => Ok(Outcome::defer(error.to_string())),
             Err(error) => Ok(Outcome::retry(error.to_string())),
@@ -192,7 +217,7 @@ impl Turns {
                 Err(error @ (TurnError::NoAgent(..) | TurnError::Schema(_))) => {
                     // It will not get better by itself: the run ends and says why.
                     let asking = Asking { state: &state, turn_id, traceparent: doorbell.traceparent.as_deref() };
-                    self.refuse(&asking, "provider", vec![error.to_string()], Usage::default()).await?
+                    self.refuse(&asking, "provider", vec![error.to_string()], Consumed::default()).await?
                 }
                 result => result?,
             },
@@ -228,16 +253,19 @@ impl Turns {
         let version = self.agents.by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
         let version = version.ok_or_else(|| TurnError::NoAgent(state.agent.clone(), state.agent_digest.clone()))?;
         let toolbox = self.toolbox(&state, &version.spec).await?;
-        let slice = Slice::build(&SliceInput {
-            state: &state,
+        let before = Before {
             agent: &version.spec,
-            tool_tokens: toolbox.tokens(),
-            missing_tools: toolbox.missing(),
-            tools_trust: toolbox.trust(),
-            digests: &[state.agent_digest.clone(), toolbox.digest().to_owned()],
-            now: Timestamp::now(),
-            limits: self.limits,
-        });
+            turn_id: doorbell.opened.turn_id,
+            number: doorbell.opened.number,
+            traceparent: doorbell.traceparent.as_deref(),
+            interrupt: &interrupt,
+        };
+        let state = match self.steer(&before, state).await? {
+            Steered::Ask(state) => state,
+            Steered::Over(how) => return Ok(how),
+        };
+        let around = self.around(&state, &version.spec).await;
+        let slice = self.slice(&state, &version.spec, &toolbox, &around);
         let mut open = Open {
             state,
             agent: &version.spec,
@@ -247,54 +275,82 @@ impl Turns {
             number: doorbell.opened.number,
             traceparent: doorbell.traceparent.clone(),
             interrupt,
+            around,
         };
         self.ask_until_usable(&mut open).await
+    }
+
+    fn slice(&self, state: &RunState, agent: &AgentSpec, toolbox: &Toolbox, around: &Around) -> Slice {
+        Slice::build(&SliceInput {
+            state,
+            agent,
+            tool_tokens: toolbox.tokens(),
+            missing_tools: toolbox.missing(),
+            tools_trust: toolbox.trust(),
+            beside: &around.all(),
+            digests: &[state.agent_digest.clone(), toolbox.digest().to_owned()],
+            now: Timestamp::now(),
+            limits: self.limits,
+        })
     }
 
     async fn ask_until_usable(&self, open: &mut Open<'_>) -> Result<&'static str, TurnError> {
         let mut consumed = Consumed::default();
         let (mut said, mut problems) = (String::new(), Vec::new());
-        for ask in 0..=self.max_reasks {
+        let mut again = 0;
+        while again <= self.max_reasks {
             if open.interrupt.is_paused() {
                 // A held run opens its turn again when it goes on.
                 return Ok("paused");
             }
-            let user = if ask == 0 {
+            let user = if again == 0 {
                 open.slice.user.clone()
             } else {
                 metrics::counter!("planner_reasks_total").increment(1);
                 open.slice.user_with_problems(&said, &problems)
             };
-            let Some(answered) = open.interrupt.or_ended(self.ask(open, user, ask)).await else {
+            let is_last = again == self.max_reasks;
+            let Some(answered) = open.interrupt.or_ended(self.ask(open, user, consumed.asks)).await else {
                 return Ok("aborted");
             };
-            let answered = match answered {
+            consumed.asks += 1;
+            let mut answered = match answered {
                 Ok(answered) => answered,
-                Err(ModelError::Invalid(problem)) => {
-                    (said, problems) = (String::new(), vec![problem]);
-                    continue;
-                }
-                Err(error @ ModelError::Transient { .. }) => return Err(TurnError::Model(error)),
-                Err(error) => {
-                    return self.refuse(&open.asking(), "provider", vec![error.to_string()], consumed.usage).await;
+                Err(unanswered) => {
+                    let error = consumed.waste(unanswered, is_last);
+                    if error.is_to_be_told() {
+                        again += 1;
+                        (said, problems) = (String::new(), vec![error.message]);
+                        continue;
+                    }
+                    if error.is_transient() {
+                        return Err(TurnError::Model(error));
+                    }
+                    // Who will not answer this will not answer it later either, and not for want of trying.
+                    let code = if error.kind == FailureKind::Refused { "safety" } else { "provider" };
+                    return self.refuse(&open.asking(), code, vec![error.to_string()], consumed).await;
                 }
             };
             fail::fail_point!("planner.after_model");
-            consumed.add(&answered);
+            consumed.add(&mut answered);
             match self.try_commit(open, &answered, &consumed).await? {
                 Tried::Committed => return Ok("committed"),
                 Tried::Moot => return Ok("superseded"),
+                // It is shown what it wanted to read, and asked as if for the first time.
+                Tried::Read => {}
                 Tried::Problems(found) => {
+                    again += 1;
                     tracing::info!(run_id = %open.state.run_id, turn = open.number, problems = ?found, "an answer cannot be used");
+                    consumed.unusable(&answered, open, &found, is_last);
                     said = answered.answer.text;
                     problems = found;
                 }
             }
         }
-        self.refuse(&open.asking(), "invalid_output", problems, consumed.usage).await
+        self.refuse(&open.asking(), "invalid_output", problems, consumed).await
     }
 
-    async fn ask(&self, open: &Open<'_>, user: String, ask: u32) -> Result<Answered, ModelError> {
+    async fn ask(&self, open: &Open<'_>, user: String, ask: u32) -> Result<Answered, Unanswered> {
         let prompt = Prompt {
             system: open.slice.system.clone(),
             user,
@@ -303,6 +359,7 @@ impl Turns {
             max_output_tokens: self.limits.output_tokens,
             run_id: open.state.run_id,
             turn: open.number,
+            ask,
         };
         let site = CallSite {
             traceparent: open.traceparent.as_deref(),
@@ -310,6 +367,8 @@ impl Turns {
             turn_id: open.turn_id,
             tenant: &open.state.tenant,
             agent_digest: &open.state.agent_digest,
+            kind: TurnKind::of(&open.state),
+            left: route::share_left(&open.state),
         };
         let live = Live::open(&self.bus, &open.state, (open.turn_id, open.number), ask);
         self.models.answer(open.agent, &prompt, &site, &self.tracer, &|piece| live.push(piece)).await
@@ -333,17 +392,27 @@ impl Turns {
                 model: &answered.model,
                 usage: consumed.usage,
                 model_ms: consumed.millis,
+                failures: &consumed.failures,
             },
         );
-        let Candidate { mut outcome, drafts, spawns } = match read {
+        let candidate = match read {
             Ok(candidate) => candidate,
             Err(problems) => return Ok(Tried::Problems(problems)),
         };
+        if let Some(tried) = self.open_skills(open, &candidate).await? {
+            return Ok(tried);
+        }
+        let Candidate { mut outcome, drafts, spawns, .. } = candidate;
+        outcome.skills.clone_from(&open.around.opened);
         if !spawns.is_empty() {
             match spawn::resolve(&self.agents, &open.state, open.agent, &spawns).await? {
                 Ok(resolved) => outcome.spawns = resolved,
                 Err(problems) => return Ok(Tried::Problems(problems)),
             }
+        }
+        let problems = self.complete_outcome(open, &mut outcome).await?;
+        if !problems.is_empty() {
+            return Ok(Tried::Problems(problems));
         }
         if !drafts.is_empty() {
             // Nothing is stored for an outcome that the rules refuse.
@@ -360,6 +429,7 @@ impl Turns {
                 }
             }
         }
+        self.extract(open, &mut outcome).await;
         self.commit(open, outcome, &answered.traceparent).await
     }
 
@@ -394,11 +464,12 @@ impl Turns {
         asking: &Asking<'_>,
         code: &'static str,
         problems: Vec<String>,
-        usage: Usage,
+        consumed: Consumed,
     ) -> Result<&'static str, TurnError> {
         let Asking { state, turn_id, .. } = asking;
+        let Consumed { usage, failures, .. } = consumed;
         tracing::warn!(run_id = %state.run_id, %turn_id, code, ?problems, "a turn is given up");
-        let reject = RejectTurn { turn_id: *turn_id, code: code.to_owned(), problems, usage };
+        let reject = RejectTurn { turn_id: *turn_id, code: code.to_owned(), problems, usage, failures };
         let key = format!("turn/{turn_id}/{}", uuid::Uuid::now_v7());
         match self.submit(asking, Command::RejectTurn(reject), &key).await {
             Ok(_) => Ok("rejected"),
@@ -446,7 +517,7 @@ impl Turns {
         };
         let mut tools: Vec<CatalogueTool> = names.iter().filter_map(own).collect();
         tools.extend(remote.into_iter().map(|tool| CatalogueTool { spec: tool.spec, digest: tool.digest }));
-        let toolbox = Arc::new(Toolbox::new(&names, agents, tools)?);
+        let toolbox = Arc::new(Toolbox::new(&names, agents, tools)?.with_skills(&agent.skills)?);
         if !toolbox.missing().is_empty() {
             tracing::warn!(agent = agent.name, missing = ?toolbox.missing(), "an agent names tools that do not exist here");
         }
@@ -470,7 +541,10 @@ impl Turns {
         if names.is_empty() && servers.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(self.engine.mcp().as_of(&names, &servers, state.tools_as_of()).await?)
+        let mut offered = self.engine.mcp().as_of(&names, &servers, state.tools_as_of()).await?;
+        // What is recorded is what some tenant was offered: not each server is for each tenant, or still declared.
+        offered.retain(|tool| self.catalog.servers().serve(&state.tenant, &tool.spec));
+        Ok(offered)
     }
 
     fn kept_toolboxes(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Toolbox>>> {
@@ -479,11 +553,55 @@ impl Turns {
 }
 
 impl Consumed {
-    fn add(&mut self, answered: &Answered) {
+    fn spend(&mut self, usage: &Usage) {
         let mut spent = kernel::budget::Spent { usage: self.usage, ..Default::default() };
-        spent.add(&answered.answer.usage);
+        spent.add(usage);
         self.usage = spent.usage;
+    }
+
+    fn add(&mut self, answered: &mut Answered) {
+        self.spend(&answered.answer.usage);
         self.millis = self.millis.saturating_add(answered.millis);
+        for failure in answered.failures.drain(..) {
+            note(&mut self.failures, failure);
+        }
+    }
+
+    /// What was spent on no answer.
+    fn waste(&mut self, unanswered: Unanswered, is_last: bool) -> ModelError {
+        let Unanswered { error, failures, usage } = unanswered;
+        self.spend(&usage);
+        for mut failure in failures {
+            if is_last && failure.rule == "asked_again" {
+                "gave_up".clone_into(&mut failure.rule);
+            }
+            note(&mut self.failures, failure);
+        }
+        error
+    }
+
+    /// An answer that the rules refuse.
+    fn unusable(&mut self, answered: &Answered, open: &Open<'_>, problems: &[String], is_last: bool) {
+        let kind = fault_of(&answered.answer, &open.toolbox);
+        let rule = if is_last { "gave_up" } else { "asked_again" };
+        metrics::counter!("planner_unusable_answers_total", "kind" => kind.as_str()).increment(1);
+        if let Ok(model) = answered.model.parse::<ModelName>() {
+            note(&mut self.failures, ModelError::new(kind, problems.join("; ")).noted(&model, rule));
+        }
+    }
+}
+
+/// In which way an answer is of no use.
+fn fault_of(answer: &Answer, toolbox: &Toolbox) -> FailureKind {
+    let is_malformed = |arguments: &Arguments| !matches!(arguments, Arguments::Json(value) if value.is_object());
+    if answer.finish == Finish::Length {
+        FailureKind::CutOff
+    } else if answer.calls.iter().any(|call| toolbox.find(&call.name).is_none()) {
+        FailureKind::UnknownTool
+    } else if answer.calls.iter().any(|call| is_malformed(&call.arguments)) {
+        FailureKind::MalformedArguments
+    } else {
+        FailureKind::Unusable
     }
 }
 

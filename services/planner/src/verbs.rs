@@ -8,12 +8,15 @@ use kernel::{
     budget::Limits,
     child::OnFailure,
     event::{PlanStep, StepStatus},
+    memory::{MEMORY_BYTES, MEMORY_KEY_BYTES, MemoryScope},
     units::{self, Duration},
 };
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use schema::{declaration, spawn_declaration};
+use crate::skills::SkillAsked;
+
+pub use schema::{declaration, skill_declaration, spawn_declaration};
 pub use wait::{Names, WaitFor, resolve};
 
 /// Most steps of a plan.
@@ -36,22 +39,27 @@ pub enum Verb {
     AskOperator,
     /// Keep a text.
     CreateArtifact,
+    /// Keep something for later runs, or forget it.
+    Remember,
     /// End: reached.
     Complete,
     /// End: not to be reached.
     Fail,
     /// Start another agent. Only for agents whose file names some.
     SpawnAgent,
+    /// Read a skill. Only for agents whose file names some.
+    UseSkill,
 }
 
 impl Verb {
     /// Those that every agent has, in the order in which they are declared.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::UpdatePlan,
         Self::WaitFor,
         Self::Say,
         Self::AskOperator,
         Self::CreateArtifact,
+        Self::Remember,
         Self::Complete,
         Self::Fail,
     ];
@@ -65,9 +73,11 @@ impl Verb {
             Self::Say => "say",
             Self::AskOperator => "ask_operator",
             Self::CreateArtifact => "create_artifact",
+            Self::Remember => "remember",
             Self::Complete => "complete",
             Self::Fail => "fail",
             Self::SpawnAgent => "spawn_agent",
+            Self::UseSkill => "use_skill",
         }
     }
 }
@@ -90,12 +100,29 @@ pub enum Spoken {
     },
     /// `create_artifact`.
     CreateArtifact(Draft),
+    /// `remember`.
+    Remember(Remembered),
     /// `complete`.
     Complete(String),
     /// `fail`.
     Fail(String),
     /// `spawn_agent`.
     SpawnAgent(SpawnAgent),
+    /// `use_skill`.
+    UseSkill(SkillAsked),
+}
+
+/// What is to be remembered, or forgotten.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remembered {
+    /// Who else sees it.
+    pub scope: MemoryScope,
+    /// What it is about.
+    pub key: String,
+    /// What it says; none: it is forgotten.
+    pub text: Option<String>,
+    /// When it is forgotten by itself.
+    pub expires: Option<When>,
 }
 
 /// An agent to start.
@@ -170,6 +197,11 @@ pub fn read(verb: Verb, arguments: Value) -> Result<Spoken, String> {
         }
         Verb::CreateArtifact => read_draft(arguments).map(Spoken::CreateArtifact),
         Verb::Complete => Ok(Spoken::Complete(text("summary", parse::<Summary>(arguments)?.summary)?)),
+        Verb::Remember => read_memory(arguments).map(Spoken::Remember),
+        Verb::UseSkill => {
+            let asked = parse::<Skill>(arguments)?;
+            Ok(Spoken::UseSkill(SkillAsked { name: text("name", asked.name)?, file: asked.file }))
+        }
         Verb::SpawnAgent => {
             let mut asked = parse::<SpawnAgent>(arguments)?;
             asked.task = text("task", asked.task)?;
@@ -213,6 +245,26 @@ struct Step {
 }
 
 #[derive(Deserialize)]
+struct Skill {
+    name: String,
+    #[serde(default)]
+    file: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Memory {
+    key: String,
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    scope: Option<MemoryScope>,
+    #[serde(default)]
+    expires: Option<When>,
+    #[serde(default)]
+    forget: bool,
+}
+
+#[derive(Deserialize)]
 struct NewArtifact {
     name: String,
     content: String,
@@ -238,6 +290,28 @@ fn read_plan(arguments: Value) -> Result<Spoken, String> {
         Ok(PlanStep { title: kernel::excerpt(&title, LINE_BYTES), status: step.status })
     };
     steps.into_iter().enumerate().map(read).collect::<Result<_, String>>().map(Spoken::UpdatePlan)
+}
+
+fn read_memory(arguments: Value) -> Result<Remembered, String> {
+    let Memory { key, text: said, scope, expires, forget } = parse(arguments)?;
+    // What Postgres can't keep in a text is nothing to remember.
+    let clean = |text: String| text.replace('\0', "");
+    let key = clean(key).split_whitespace().collect::<Vec<_>>().join(" ");
+    if key.is_empty() || key.len() > MEMORY_KEY_BYTES {
+        return Err(format!("`/key`: name what it is about in 1 to {MEMORY_KEY_BYTES} bytes"));
+    }
+    let said = match (forget, said) {
+        (true, None) => None,
+        (true, Some(_)) => return Err("give either `text` or `forget`".to_owned()),
+        (false, said) => Some(clean(text("text", said.unwrap_or_default())?)),
+    };
+    if let Some(said) = said.as_ref().filter(|said| said.len() > MEMORY_BYTES) {
+        return Err(format!(
+            "`/text`: {} bytes are more than {MEMORY_BYTES}: say it shorter, or keep an artifact",
+            said.len()
+        ));
+    }
+    Ok(Remembered { scope: scope.unwrap_or(MemoryScope::Agent), key, text: said, expires })
 }
 
 fn read_draft(arguments: Value) -> Result<Draft, String> {
@@ -293,6 +367,18 @@ mod tests {
         assert_eq!(draft.media_type, "text/markdown");
         assert_eq!(read(Verb::Complete, json!({"summary": "done"})), Ok(Spoken::Complete("done".into())));
         assert_eq!(read(Verb::Fail, json!({"reason": "no"})), Ok(Spoken::Fail("no".into())));
+        let Ok(Spoken::Remember(kept)) = read(Verb::Remember, json!({"key": " their\n habit ", "text": "early\u{0}"}))
+        else {
+            panic!("nothing kept")
+        };
+        assert_eq!(
+            (kept.key.as_str(), kept.text.as_deref(), kept.scope),
+            ("their habit", Some("early"), MemoryScope::Agent)
+        );
+        let Ok(Spoken::Remember(gone)) = read(Verb::Remember, json!({"key": "habit", "forget": true})) else {
+            panic!("nothing forgotten")
+        };
+        assert_eq!(gone.text, None);
     }
 
     #[test]
@@ -306,6 +392,11 @@ mod tests {
             (Verb::CreateArtifact, json!({"name": "../x", "content": ""}), "/name"),
             (Verb::CreateArtifact, json!({"name": "x", "content": "", "media_type": "text"}), "/media_type"),
             (Verb::Complete, json!({}), "summary"),
+            (Verb::Remember, json!({"key": " ", "text": "x"}), "/key"),
+            (Verb::Remember, json!({"key": "x"}), "/text"),
+            (Verb::Remember, json!({"key": "x", "text": "y", "forget": true}), "`forget`"),
+            (Verb::Remember, json!({"key": "x", "text": "y".repeat(5000)}), "/text"),
+            (Verb::Remember, json!({"key": "x", "text": "y", "scope": "world"}), "world"),
         ] {
             let problem = read(verb, arguments).unwrap_err();
             assert!(problem.contains(word), "{problem}");

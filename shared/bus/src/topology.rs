@@ -213,7 +213,7 @@ fn consumers() -> Vec<ConsumerSpec> {
             ],
             8192,
         ),
-        each("approval", "EVENTS", &["evt.approval.requested.>"], 1024),
+        each("approval", "EVENTS", &["evt.approval.requested.>", "evt.budget.exceeded.>"], 1024),
         each("artifact", "SIGNALS", &["sigp.>"], 4096),
         each("artifact-events", "EVENTS", &["evt.tool.completed.>"], 4096),
         each("observer-events", "EVENTS", &["evt.action.recorded.>", "evt.tool.started.>"], 4096),

@@ -341,6 +341,11 @@ impl Seen {
             EventData::ApprovalRequested(asked) => {
                 self.approvals.insert(asked.approval.approval_id, ("open", asked.approval.clone()));
             }
+            EventData::BudgetExceeded(exceeded) => {
+                if let Some(ask) = &exceeded.ask {
+                    self.approvals.insert(ask.approval_id, ("open", kernel::call::Approval::clone(ask)));
+                }
+            }
             EventData::ApprovalGranted(granted) => self.decided(granted.approval_id, "granted"),
             EventData::ApprovalDenied(denied) => self.decided(denied.approval_id, "denied"),
             EventData::ApprovalExpired(expired) => self.decided(expired.approval_id, "expired"),

@@ -3,7 +3,7 @@
 use kernel::{
     Block, ConversationId, RunId, TenantId,
     agent::{AgentSpec, Criterion},
-    budget::Limits,
+    budget::{AtLimit, Limits},
     event::{ExternalRef, RunCreated},
 };
 use serde_json::{Map, Value};
@@ -23,6 +23,8 @@ pub struct NewRun {
     pub limits: Limits,
     /// The conversation that it goes on with.
     pub conversation_id: Option<ConversationId>,
+    /// The roles of whoever starts it; none if nobody does.
+    pub roles: Vec<String>,
     /// Labels.
     pub metadata: Map<String, Value>,
     /// The outside event behind it.
@@ -33,7 +35,9 @@ impl NewRun {
     /// What is recorded of a run of this agent.
     #[must_use]
     pub fn created(self, agent: &AgentSpec, digest: &str, sampled: bool) -> RunCreated {
-        let acceptance = if self.acceptance.is_empty() { agent.acceptance.clone() } else { self.acceptance };
+        let acceptance = agent.criteria(self.acceptance);
+        // Somebody started it, so somebody can be asked; a child's parent goes by what it has set aside.
+        let asks = Limits { at_limit: Some(AtLimit::Ask), ..Limits::default() };
         RunCreated {
             tenant: self.tenant,
             agent: agent.name.clone(),
@@ -41,7 +45,7 @@ impl NewRun {
             objective: self.objective,
             input: self.input,
             acceptance,
-            limits: agent.budget.stricter(&self.limits),
+            limits: agent.budget.stricter(&self.limits).or(&asks),
             conversation_id: self.conversation_id,
             metadata: self.metadata,
             parallel_wake: agent.parallel_wake,
@@ -49,6 +53,7 @@ impl NewRun {
             sampled,
             trigger: self.trigger,
             parent: None,
+            roles: self.roles,
             tools: None,
         }
     }

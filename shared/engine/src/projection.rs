@@ -5,8 +5,8 @@
 
 use kernel::{
     ApprovalId, CallId, Event, EventData, RunId, RunState, TimerId, Timestamp, WaitId,
-    call::{ArtifactRef, CallStatus},
-    event::{ApprovalRequested, TimerPurpose},
+    call::{Approval, ArtifactRef, CallStatus},
+    event::TimerPurpose,
     tool::CallKind,
     wait::{Condition, Wait},
 };
@@ -106,6 +106,8 @@ struct ApprovalRow {
     binding: kernel::call::Binding,
     trust: &'static str,
     reasons: Vec<String>,
+    #[serde(skip_serializing_if = "kernel::call::Shown::is_empty")]
+    shown: kernel::call::Shown,
     requested_at: Timestamp,
     expires_at: Timestamp,
 }
@@ -118,6 +120,7 @@ struct DecidedRow {
     decided_at: Timestamp,
     decided_by: Option<String>,
     decision: Option<String>,
+    standing: Option<kernel::StandingId>,
 }
 
 #[derive(Debug, Serialize)]
@@ -213,9 +216,17 @@ impl Side {
             EventData::SubagentCompleted(done) => self.end_child(run_id, done.child_id),
             EventData::SubagentFailed(failed) => self.end_child(run_id, failed.child_id),
             EventData::SubagentCancelled(cancelled) => self.end_child(run_id, cancelled.child_id),
-            EventData::ApprovalRequested(requested) => self.add_approval(after, requested, at),
+            EventData::ApprovalRequested(requested) => self.add_approval(after, &requested.approval, at),
+            EventData::BudgetExceeded(exceeded) => {
+                if let Some(ask) = &exceeded.ask {
+                    self.add_approval(after, ask, at);
+                }
+            }
             EventData::ApprovalGranted(granted) => {
                 self.decide(run_id, granted.approval_id, "granted", at, Some(&granted.by), granted.reason.as_ref());
+                if let Some(decided) = self.decided.last_mut() {
+                    decided.standing = granted.standing;
+                }
             }
             EventData::ApprovalDenied(denied) => {
                 self.decide(run_id, denied.approval_id, "denied", at, Some(&denied.by), denied.reason.as_ref());
@@ -289,8 +300,8 @@ impl Side {
         self.children_gone.push(ChildGone { run_id, child_id });
     }
 
-    fn add_approval(&mut self, state: &RunState, requested: &ApprovalRequested, at: Timestamp) {
-        let approval = requested.approval.clone();
+    fn add_approval(&mut self, state: &RunState, approval: &Approval, at: Timestamp) {
+        let approval = approval.clone();
         self.approvals.push(ApprovalRow {
             approval_id: approval.approval_id,
             run_id: state.run_id,
@@ -302,6 +313,7 @@ impl Side {
             binding: approval.binding,
             trust: approval.trust.as_str(),
             reasons: approval.reasons,
+            shown: approval.shown,
             requested_at: at,
             expires_at: approval.expires_at,
         });
@@ -317,7 +329,7 @@ impl Side {
         reason: Option<&String>,
     ) {
         let (decided_by, decision) = (by.cloned(), reason.cloned());
-        self.decided.push(DecidedRow { run_id, approval_id, state, decided_at, decided_by, decision });
+        self.decided.push(DecidedRow { run_id, approval_id, state, decided_at, decided_by, decision, standing: None });
     }
 
     fn add_artifact(&mut self, state: &RunState, artifact: &ArtifactRef, at: Timestamp) {

@@ -1,5 +1,7 @@
 //! Folding events into state. Total: no event can fail, since `decide` made it from a state that allowed it.
 
+mod steering;
+
 use std::collections::BTreeMap;
 
 use crate::{
@@ -7,9 +9,9 @@ use crate::{
     call::{Approval, Call, CallStatus, Compensation, Grant, PutOff},
     child::Child,
     event::{
-        ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, RunCreated, Speaker, SubagentCancelled,
-        SubagentStarted, TimerPurpose, ToolFailed, ToolProgressed, ToolRequested, ToolStarted, TurnCompleted,
-        TurnRejected,
+        ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, Rule, RunCreated, RunRevised, Speaker,
+        SubagentCancelled, SubagentStarted, TimerPurpose, ToolFailed, ToolProgressed, ToolRequested, ToolStarted,
+        TurnCompleted, TurnRejected,
     },
     ids::{CallId, RunId, TimerId},
     mutants::{Mutant, broken},
@@ -59,7 +61,11 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         sampled: created.sampled,
         trigger: created.trigger.clone(),
         parent: created.parent.as_deref().cloned(),
+        roles: created.roles.clone(),
         tools: created.tools.as_ref().map(|tools| tools.iter().cloned().collect()),
+        origin: None,
+        simulated: false,
+        revision: 0,
         parallel_wake: created.parallel_wake,
         debounce: created.debounce,
         limits: created.limits.clone(),
@@ -81,6 +87,20 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         facts_omitted: 0,
         history: Default::default(),
         tools_at: None,
+        summary: None,
+        history_lost: 0,
+        compactions: 0,
+        compaction_stopped: None,
+        last_reset: 0,
+        recent: Default::default(),
+        plan_idle: 0,
+        plan_scope: 0,
+        drift: None,
+        verification: None,
+        verdicts: Vec::new(),
+        refusals: 0,
+        judged: 0,
+        parked: None,
         plan: Vec::new(),
         plan_revision: 0,
         undo: Default::default(),
@@ -93,6 +113,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         approvals: Default::default(),
         decided: Default::default(),
         artifacts: Default::default(),
+        skills: Default::default(),
         consumed: Default::default(),
         waits_from: Default::default(),
     };
@@ -131,14 +152,23 @@ impl RunState {
                 }
                 Speaker::Agent => self.entry(event, "You told the operator", message.block.clone()),
             },
-            EventData::PlanUpdated(plan) => {
-                self.plan.clone_from(&plan.steps);
-                self.plan_revision = plan.revision;
-            }
             EventData::ArtifactCreated(created) => self.keep_artifact(created.artifact.clone()),
             EventData::ArtifactUpdated(updated) => self.keep_artifact(updated.artifact.clone()),
-            EventData::BudgetExceeded(_) => {}
-            EventData::BudgetChanged(changed) => self.limits = changed.limits.clone(),
+            // Whoever judges arguments reads it in the log.
+            EventData::TrustDeclassified(_) => {}
+            // Memories are kept beside the log: what a later turn is told of them comes in with that turn.
+            EventData::MemoryWritten(_) | EventData::MemoryDeleted(_) => {}
+            EventData::SkillOpened(opened) => {
+                self.skills.insert(opened.skill.name.clone(), opened.skill.digest.clone());
+            }
+            EventData::BudgetExceeded(_)
+            | EventData::BudgetChanged(_)
+            | EventData::PlanUpdated(_)
+            | EventData::AcceptanceRequested(_)
+            | EventData::AcceptanceJudged(_)
+            | EventData::ContextCompacted(_)
+            | EventData::ContextReset(_)
+            | EventData::DriftNoticed(_) => self.fold_steering(event),
             EventData::ExternalMatched(matched) => {
                 let external = &matched.external;
                 self.consume(external);
@@ -146,6 +176,8 @@ impl RunState {
                 self.fact(event, FactKind::External, title, matched.block.clone(), None);
                 self.meet(event, &mut |leaf, _| leaf == usize::from(matched.leaf));
             }
+            EventData::RunForked(forked) => self.fold_fork(event, forked),
+            EventData::RunRevised(revised) => self.fold_revision(revised),
             EventData::TurnCompleted(turn) => self.fold_turn(event, turn),
             EventData::TurnRejected(turn) => self.fold_rejection(event, turn),
             _ => self.fold_call_or_wait(event),
@@ -199,6 +231,11 @@ impl RunState {
             EventData::ObservationRecorded(recorded) => self.fold_observation(event, &recorded.observation),
             EventData::SubagentStarted(started) => self.fold_child(event, started),
             EventData::SubagentCompleted(done) => {
+                // An evaluator says yes by completing; words alone say nothing.
+                let says_yes = matches!(done.rule, Some(Rule::GoalMet | Rule::GoalVerified));
+                if let Some(verification) = &mut self.verification {
+                    verification.end_call(done.call_id, says_yes);
+                }
                 self.close_child(event, done.call_id, &done.spent, FactKind::Result, "completed", &done.result);
             }
             EventData::SubagentFailed(failed) if failed.again => {
@@ -256,7 +293,8 @@ impl RunState {
             EventData::ApprovalRequested(requested) => {
                 let approval = &requested.approval;
                 self.lowest_trust = self.lowest_trust.join(approval.trust).join(approval.question.trust);
-                self.approvals.insert(approval.approval_id, approval.clone());
+                let kept = Approval { shown: Default::default(), ..approval.clone() };
+                self.approvals.insert(approval.approval_id, kept);
                 if let Some(call) = approval.call_id.and_then(|call| self.calls.get_mut(&call)) {
                     call.status = CallStatus::AwaitingApproval;
                     call.put_off = None;
@@ -278,10 +316,31 @@ impl RunState {
         }
     }
 
+    fn fold_revision(&mut self, revised: &RunRevised) {
+        self.revision = revised.revision;
+        if let Some(objective) = &revised.objective {
+            self.lowest_trust = self.lowest_trust.join(objective.trust);
+            self.objective = objective.clone();
+        }
+        if let Some(acceptance) = &revised.acceptance {
+            self.acceptance.clone_from(acceptance);
+            self.verdicts.clear();
+            // What was being looked into was something else.
+            self.verification = None;
+        }
+        if let Some(tools) = &revised.tools {
+            self.tools = Some(tools.iter().cloned().collect());
+        }
+    }
+
     fn fold_turn(&mut self, event: &Event, turn: &TurnCompleted) {
         self.spent.turns += 1;
         self.spent.add(&turn.usage);
         self.rejected_in_row = 0;
+        // Whatever was being looked into: the run goes on instead.
+        self.verification = None;
+        // Also what came in beside the log, such as a memory: what the turn made of it stays for the turns after it.
+        self.lowest_trust = self.lowest_trust.join(turn.trust);
         self.turn = None;
         if self.wake.is_some_and(|wake| wake.seq <= turn.based_on || broken(Mutant::TurnSwallowsWakes)) {
             self.wake = None;
@@ -318,6 +377,9 @@ impl RunState {
         let who = if request.is_compensation() { "The runtime undoes an effect with" } else { "You called" };
         let title = format!("{who} `{}`", request.tool);
         self.entry(event, title, Block::new(request.arguments.to_string(), request.trust, "model"));
+        if !request.is_compensation() {
+            self.remember_asked(event, request.call_id, &request.tool, &request.arguments);
+        }
         self.calls.insert(
             request.call_id,
             Call {
@@ -374,7 +436,8 @@ impl RunState {
 
     fn remember_to_undo(&mut self, call_id: CallId) {
         let Some(request) = self.calls.get(&call_id).map(|call| &call.request) else { return };
-        if request.compensation == Compensation::Declared {
+        // Nothing that a simulated run records has happened because of it.
+        if request.compensation == Compensation::Declared && !self.simulated {
             let undo = Undo { call_id, trust: request.trust };
             if self.undo.len() == MAX_UNDO {
                 self.undo.pop_front();
@@ -418,7 +481,11 @@ impl RunState {
             if let Some(arguments) = &granted.arguments {
                 call.request.arguments = arguments.clone();
             }
-            call.grant = Some(Grant { approval_id: granted.approval_id, binding: granted.binding.clone() });
+            call.grant = Some(Grant {
+                approval_id: granted.approval_id,
+                binding: granted.binding.clone(),
+                standing: granted.standing,
+            });
             self.remember_decided(granted.approval_id, "approved");
         } else {
             let words = granted.reason.as_deref().unwrap_or("Yes.");
@@ -431,6 +498,7 @@ impl RunState {
     /// a tool asked for while it was at work: it goes to the tool.
     fn fold_answer(&mut self, event: &Event, id: crate::ApprovalId, verdict: &str, title: &str, block: Block) {
         let is_question = self.approvals.get(&id).is_some_and(Approval::is_question);
+        self.fold_limit_answer(event, id, verdict == "approved");
         self.remember_decided(id, verdict);
         if is_question {
             self.fact(event, FactKind::Decision, title, block, None);
@@ -450,6 +518,7 @@ impl RunState {
         let ended = if stays { self.calls.get(&call_id).cloned() } else { self.calls.remove(&call_id) };
         if let Some(call) = ended {
             let title = format!("`{}` {how}", call.request.tool);
+            self.note_end(call_id, kind == FactKind::Result, &block);
             self.fact(event, kind, title, block, Some(call_id));
             self.meet_end(event, call_id);
         }
@@ -483,6 +552,9 @@ impl RunState {
         self.children_spent = self.children_spent.plus(spent);
         let stays = broken(Mutant::SettlesTwice);
         let ended = if stays { self.children.get(&call).cloned() } else { self.children.remove(&call) };
+        if let Some(verification) = self.verification.as_mut().filter(|_| kind == FactKind::Failure) {
+            verification.end_call(call, false);
+        }
         if let Some(child) = ended {
             let title = format!("The agent `{}` {how}", child.spawn.agent);
             self.fact(event, kind, title, block.clone(), Some(call));

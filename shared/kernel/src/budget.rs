@@ -14,6 +14,7 @@ pub struct Limits {
     pub turns: Option<u32>,
     /// Tokens, in and out together (`200k`).
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "units::count")]
+    #[schemars(with = "Option<units::Count>")]
     pub tokens: Option<u64>,
     /// Money, in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,6 +25,19 @@ pub struct Limits {
     /// Requested tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u32>,
+    /// What happens when one of them is reached. Absent is what is safest where nobody is there to be asked: the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_limit: Option<AtLimit>,
+}
+
+/// What happens when a limit is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AtLimit {
+    /// The run stops between two turns, and an operator is asked whether it may have as much again.
+    Ask,
+    /// The run ends.
+    End,
 }
 
 /// What one model turn consumed.
@@ -36,8 +50,14 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Of those, tokens that the provider had cached.
     pub cached_tokens: u64,
-    /// Tokens received.
+    /// Of the tokens sent, those that the provider put into its cache, which some charge more for.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_write_tokens: u64,
+    /// Tokens received, those of reasoning included.
     pub output_tokens: u64,
+    /// Of those, tokens of reasoning.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
     /// Cost in millionths of a US dollar.
     pub cost_microusd: u64,
 }
@@ -86,6 +106,7 @@ impl Limits {
             cost_usd: lower(self.cost_usd, other.cost_usd),
             wall: lower(self.wall, other.wall),
             tool_calls: lower(self.tool_calls, other.tool_calls),
+            at_limit: self.at_limit.or(other.at_limit),
         }
     }
 
@@ -98,7 +119,33 @@ impl Limits {
             cost_usd: self.cost_usd.or(other.cost_usd),
             wall: self.wall.or(other.wall),
             tool_calls: self.tool_calls.or(other.tool_calls),
+            at_limit: self.at_limit.or(other.at_limit),
         }
+    }
+
+    /// These limits with as much again of this one: `given` says how much that was at first. Wall time counts from `age` on.
+    #[must_use]
+    pub fn with_more(&self, limit: LimitName, given: &Self, age: Duration) -> Self {
+        let mut more = self.clone();
+        let again =
+            |now: Option<u32>, first: Option<u32>| now.map(|now| now.saturating_add(first.unwrap_or(now).max(1)));
+        match limit {
+            LimitName::Turns => more.turns = again(self.turns, given.turns),
+            LimitName::ToolCalls => more.tool_calls = again(self.tool_calls, given.tool_calls),
+            LimitName::Tokens => {
+                more.tokens = self.tokens.map(|now| now.saturating_add(given.tokens.unwrap_or(now).max(1)));
+            }
+            LimitName::CostUsd => {
+                let first = |now: f64| given.cost_usd.unwrap_or(now).max(0.01);
+                more.cost_usd = self.cost_usd.map(|now| usd(microusd(now).saturating_add(microusd(first(now)))));
+            }
+            LimitName::Wall => {
+                let first = |now: Duration| given.wall.unwrap_or(now).as_millis().max(1000);
+                let most = |now: Duration| now.as_millis().max(age.as_millis()).saturating_add(first(now));
+                more.wall = self.wall.map(|now| Duration::from_millis(most(now)));
+            }
+        }
+        more
     }
 
     /// What is left of them after `spent`. Time passes by itself.
@@ -110,6 +157,7 @@ impl Limits {
             cost_usd: self.cost_usd.map(|most| usd(microusd(most).saturating_sub(spent.usage.cost_microusd))),
             wall: self.wall,
             tool_calls: self.tool_calls.map(|most| most.saturating_sub(spent.tool_calls)),
+            at_limit: None,
         }
     }
 
@@ -123,6 +171,7 @@ impl Limits {
             cost_usd: self.cost_usd.map(|most| usd(microusd(most) / u64::from(shares))),
             wall: self.wall,
             tool_calls: self.tool_calls.map(|most| most / shares),
+            at_limit: None,
         }
     }
 
@@ -185,7 +234,9 @@ impl Spent {
         sum.model_calls = sum.model_calls.saturating_add(usage.model_calls);
         sum.input_tokens = sum.input_tokens.saturating_add(usage.input_tokens);
         sum.cached_tokens = sum.cached_tokens.saturating_add(usage.cached_tokens);
+        sum.cache_write_tokens = sum.cache_write_tokens.saturating_add(usage.cache_write_tokens);
         sum.output_tokens = sum.output_tokens.saturating_add(usage.output_tokens);
+        sum.reasoning_tokens = sum.reasoning_tokens.saturating_add(usage.reasoning_tokens);
         sum.cost_microusd = sum.cost_microusd.saturating_add(usage.cost_microusd);
     }
 
@@ -210,6 +261,11 @@ impl Spent {
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         limits.tool_calls.is_none_or(|most| self.tool_calls.saturating_add(more) <= most)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Dollars as millionths, saturating; nonsense (negative, not a number) counts as nothing allowed.
@@ -243,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_shared_and_never_more_than_there_was() {
-        let limits = Limits { turns: Some(10), tokens: Some(100), cost_usd: Some(0.3), tool_calls: None, wall: None };
+        let limits = Limits { turns: Some(10), tokens: Some(100), cost_usd: Some(0.3), ..Limits::default() };
         let spent = Spent { turns: 4, tool_calls: 7, usage: Usage { input_tokens: 500, ..Usage::default() } };
         let left = limits.without(&spent);
         assert_eq!((left.turns, left.tokens, left.cost_usd, left.tool_calls), (Some(6), Some(0), Some(0.3), None));

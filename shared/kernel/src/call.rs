@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{ApprovalId, CallId, Seq, TimerId, TurnId},
+    ids::{ApprovalId, CallId, Seq, StandingId, TimerId, TurnId},
     tool::{self, CallKind, Effect},
     trust::{Block, Trust},
     units::Duration,
@@ -146,6 +146,9 @@ pub struct Grant {
     pub approval_id: ApprovalId,
     /// What it binds to.
     pub binding: Binding,
+    /// The standing approval that gave it in place of a person; void once that is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<StandingId>,
 }
 
 /// What an approval is bound to: if anything of it changed by the time of dispatch, it is void.
@@ -287,9 +290,54 @@ pub struct Approval {
     /// The policies that asked, with their words.
     #[serde(default)]
     pub reasons: Vec<String>,
+    /// What the person is shown beside it. It stays in the log; the state of the run has no use for it.
+    #[serde(default, skip_serializing_if = "Shown::is_empty")]
+    pub shown: Shown,
     /// When no answer becomes a no.
     #[schemars(with = "String")]
     pub expires_at: Timestamp,
+}
+
+/// What a person is shown of a call, to decide on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Shown {
+    /// Where the arguments come from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<ArgumentOrigin>,
+    /// What the model said when it asked for the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<Block>,
+    /// What the model had before it: what it was woken by, the latest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Block>,
+    /// Digest of the call's shape: of what decides in its arguments and of the kinds of the rest. None if nobody may allow
+    /// all calls of that shape once and for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<String>,
+}
+
+impl Shown {
+    /// Whether there is nothing to show.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Where an argument of a call comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ArgumentOrigin {
+    /// JSON pointer into the arguments.
+    pub pointer: String,
+    /// The highest trust of the places that hold all of it.
+    pub trust: Trust,
+    /// That place, such as `operator:ann`; `nowhere` if it was not found.
+    pub source: String,
+    /// How it was found, in words.
+    pub rule: String,
+    /// Whether it decides.
+    pub matters: bool,
 }
 
 impl Approval {

@@ -222,6 +222,7 @@ fn create(parent: &RunState, known: &Child, hold: Option<&str>) -> Step {
             depth: parent.depth() + 1,
             lineage,
         })),
+        roles: parent.roles.clone(),
         tools: Some(spawn.tools.clone()),
     };
     let command = Command::Create(Box::new(CreateRun { created, hold: hold.map(str::to_owned) }));

@@ -5,11 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    acceptance::{AskedCheck, Criterion, CriterionVerdict},
     budget::{Limits, Spent, Usage},
     call::{Approval, ArtifactRef, Attempt, Binding, CallFailure, CallRequest, CallResult, Exit, Observation, Verdict},
     child::SpawnRequest,
-    event::{ExternalRef, Finding, Outcome, PlanStep, Rule, RunCreated},
-    ids::{ApprovalId, CallId, RunId, Seq, TimerId, TurnId, WaitId},
+    context::{Standing, Summary},
+    drift::{DriftKind, Remedy},
+    event::{ExternalRef, Finding, Outcome, PlanStep, Rule, RunCreated, RunForked},
+    ids::{ApprovalId, CallId, RunId, Seq, StandingId, TimerId, TurnId, WaitId},
+    memory::{MemoryChange, SkillRef},
+    model::ModelFailure,
     slice::Manifest,
     trust::{Block, Trust},
     wait::WaitExpr,
@@ -71,9 +76,18 @@ impl Role {
             "run.created" | "run.queued" | "run.paused" | "run.resumed" | "budget.changed" => {
                 matches!(self, Self::Ingress | Self::Scheduler)
             }
-            "turn.completed" | "turn.rejected" | "plan.updated" | "wait.registered" | "run.waiting" => {
-                self == Self::Planner
-            }
+            "run.forked" | "run.revised" | "trust.declassified" => self == Self::Ingress,
+            "memory.written" | "memory.deleted" | "skill.opened" => self == Self::Planner,
+            "turn.completed"
+            | "turn.rejected"
+            | "plan.updated"
+            | "wait.registered"
+            | "run.waiting"
+            | "acceptance.requested"
+            | "acceptance.judged"
+            | "context.compacted"
+            | "context.reset"
+            | "drift.noticed" => self == Self::Planner,
             "tool.requested" => matches!(self, Self::Planner | Self::ToolExecutor),
             "artifact.created" | "artifact.updated" => matches!(self, Self::Planner | Self::Artifact),
             "message.added" => matches!(self, Self::Ingress | Self::Planner),
@@ -97,12 +111,20 @@ impl Role {
 pub enum Command {
     /// Start a run.
     Create(Box<CreateRun>),
+    /// Start a run that goes on from where another one stood.
+    Fork(Box<ForkRun>),
     /// Let a queued run begin.
     Admit,
     /// Commit a turn's outcome, whole or not at all.
     CommitTurn(Box<TurnOutcome>),
     /// Record that a turn gave nothing that could be committed.
     RejectTurn(RejectTurn),
+    /// What looked into the criteria has ended: what came of it.
+    Judge(Box<Judge>),
+    /// Older history becomes a summary.
+    Compact(Box<Compact>),
+    /// The run goes in circles: what is done about it.
+    NoteDrift(NoteDrift),
     /// An operator writes into the run.
     AddMessage(AddMessage),
     /// Hold the run.
@@ -113,6 +135,10 @@ pub enum Command {
     Cancel(ByOperator),
     /// Change what it may spend.
     ChangeBudget(ChangeBudget),
+    /// Change what it is to reach, or with what.
+    Revise(Box<ReviseRun>),
+    /// Vouch for a text from outside.
+    Declassify(Declassify),
     /// An executor refuses a call before any effect.
     DenyCall(DenyCall),
     /// An executor asks a person about a call.
@@ -162,6 +188,15 @@ pub struct CreateRun {
     pub hold: Option<String>,
 }
 
+/// For [`Command::Fork`]. The run's id is the one that the command is submitted for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForkRun {
+    /// The run as if it were new.
+    pub create: CreateRun,
+    /// What it brings along.
+    pub forked: RunForked,
+}
+
 /// What a turn wants, checked and ready to commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TurnOutcome {
@@ -187,6 +222,10 @@ pub struct TurnOutcome {
     pub question: Option<Approval>,
     /// Artifacts that were stored.
     pub artifacts: Vec<ArtifactRef>,
+    /// What to remember and to forget.
+    pub memories: Vec<MemoryChange>,
+    /// Skills that were opened.
+    pub skills: Vec<SkillRef>,
     /// The end, if it is reached.
     pub end: Option<EndRequest>,
     /// What it cost.
@@ -199,6 +238,8 @@ pub struct TurnOutcome {
     pub finish_reason: Option<String>,
     /// How long the model took, in milliseconds.
     pub model_ms: u64,
+    /// Calls to models that gave nothing usable.
+    pub failures: Vec<ModelFailure>,
 }
 
 impl TurnOutcome {
@@ -212,11 +253,23 @@ impl TurnOutcome {
         let artifacts = outcome.artifacts.iter_mut().map(|artifact| &mut artifact.trust);
         let question = outcome.question.iter_mut().flat_map(|asked| [&mut asked.trust, &mut asked.question.trust]);
         let end = outcome.end.iter_mut().map(|end| match end {
-            EndRequest::Complete(block) | EndRequest::Fail(block) => &mut block.trust,
+            EndRequest::Complete(block) | EndRequest::Fail(block) | EndRequest::CompleteIf { summary: block, .. } => {
+                &mut block.trust
+            }
         });
         let spawns = outcome.spawns.iter_mut().map(|spawn| &mut spawn.task.trust);
-        for trust in
-            blocks.chain(calls).chain(spawns).chain(artifacts).chain(question).chain(end).chain([&mut outcome.trust])
+        let memories = outcome.memories.iter_mut().filter_map(|change| match change {
+            MemoryChange::Write { block, .. } => Some(&mut block.trust),
+            MemoryChange::Delete { .. } => None,
+        });
+        for trust in blocks
+            .chain(calls)
+            .chain(spawns)
+            .chain(memories)
+            .chain(artifacts)
+            .chain(question)
+            .chain(end)
+            .chain([&mut outcome.trust])
         {
             *trust = trust.join(most);
         }
@@ -229,6 +282,14 @@ impl TurnOutcome {
 pub enum EndRequest {
     /// With its objective reached.
     Complete(Block),
+    /// The same, of a run whose criteria are checked: if these checks hold. What they need stands among the outcome's calls and
+    /// children, and nothing else does.
+    CompleteIf {
+        /// What was done.
+        summary: Block,
+        /// One for each checked criterion.
+        checks: Vec<AskedCheck>,
+    },
     /// Without.
     Fail(Block),
 }
@@ -259,6 +320,57 @@ pub struct RejectTurn {
     pub problems: Vec<String>,
     /// What it cost.
     pub usage: Usage,
+    /// Calls to models that gave nothing usable.
+    pub failures: Vec<ModelFailure>,
+}
+
+/// For [`Command::Judge`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judge {
+    /// The open turn.
+    pub turn_id: TurnId,
+    /// Of each criterion that was looked into.
+    pub verdicts: Vec<CriterionVerdict>,
+    /// What is left for people: the report of the run, if it ends by this.
+    pub artifacts: Vec<ArtifactRef>,
+}
+
+/// For [`Command::Compact`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compact {
+    /// The open turn.
+    pub turn_id: TurnId,
+    /// `model` or `extract`.
+    pub strategy: String,
+    /// What made it necessary.
+    pub reason: String,
+    /// Tokens of what is summarised.
+    pub before_tokens: u64,
+    /// Tokens of the summary.
+    pub after_tokens: u64,
+    /// What it cost.
+    pub usage: Usage,
+    /// What must stay as it is.
+    pub kept: Standing,
+    /// The summary; none if it would not be shorter.
+    pub summary: Option<Summary>,
+    /// With a handoff the run begins anew.
+    pub handoff: Option<ArtifactRef>,
+}
+
+/// For [`Command::NoteDrift`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct NoteDrift {
+    /// The open turn.
+    pub turn_id: TurnId,
+    /// What was noticed.
+    pub kind: DriftKind,
+    /// What is done about it.
+    pub remedy: Remedy,
+    /// In the runtime's own words.
+    pub detail: String,
+    /// The question, if a person is asked.
+    pub asked: Option<ApprovalId>,
 }
 
 /// For [`Command::AddMessage`].
@@ -286,6 +398,36 @@ pub struct ChangeBudget {
     pub by: String,
 }
 
+/// For [`Command::Revise`]. What is not given stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReviseRun {
+    /// What is to be reached.
+    pub objective: Option<Block>,
+    /// How it is known that it was reached.
+    pub acceptance: Option<Vec<Criterion>>,
+    /// The only tools that it may use.
+    pub tools: Option<Vec<String>>,
+    /// What it may spend.
+    pub limits: Option<Limits>,
+    /// The authenticated operator.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// For [`Command::Declassify`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Declassify {
+    /// What is to be believed, word for word.
+    pub text: String,
+    /// The event that it came in with.
+    pub from: Seq,
+    /// The authenticated operator.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// For [`Command::DenyCall`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenyCall {
@@ -310,6 +452,8 @@ pub struct DecideApproval {
     pub reason: Option<String>,
     /// The authenticated operator.
     pub by: String,
+    /// The standing approval that decides in the name of whoever gave it.
+    pub standing: Option<StandingId>,
 }
 
 /// For [`Command::ExpireApproval`].
@@ -491,8 +635,16 @@ impl Command {
         match self {
             Self::Create(_) => matches!(role, Role::Ingress | Role::Scheduler),
             Self::Admit => matches!(role, Role::Scheduler | Role::Ingress),
-            Self::CommitTurn(_) | Self::RejectTurn(_) => matches!(role, Role::Planner),
-            Self::AddMessage(_) | Self::Pause(_) | Self::Resume(_) | Self::ChangeBudget(_) => {
+            Self::CommitTurn(_) | Self::RejectTurn(_) | Self::Judge(_) | Self::Compact(_) | Self::NoteDrift(_) => {
+                matches!(role, Role::Planner)
+            }
+            Self::Fork(_)
+            | Self::AddMessage(_)
+            | Self::Pause(_)
+            | Self::Resume(_)
+            | Self::ChangeBudget(_)
+            | Self::Revise(_)
+            | Self::Declassify(_) => {
                 matches!(role, Role::Ingress)
             }
             // A schedule may end its last run to begin the next.
@@ -523,14 +675,20 @@ impl Command {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Create(_) => "create",
+            Self::Fork(_) => "fork",
             Self::Admit => "admit",
             Self::CommitTurn(_) => "commit_turn",
             Self::RejectTurn(_) => "reject_turn",
+            Self::Judge(_) => "judge",
+            Self::Compact(_) => "compact",
+            Self::NoteDrift(_) => "note_drift",
             Self::AddMessage(_) => "add_message",
             Self::Pause(_) => "pause",
             Self::Resume(_) => "resume",
             Self::Cancel(_) => "cancel",
             Self::ChangeBudget(_) => "change_budget",
+            Self::Revise(_) => "revise",
+            Self::Declassify(_) => "declassify",
             Self::DenyCall(_) => "deny_call",
             Self::AskApproval(_) => "ask_approval",
             Self::DecideApproval(_) => "decide_approval",

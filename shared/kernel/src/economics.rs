@@ -43,6 +43,8 @@ pub struct Economics {
     pub turns: u64,
     /// Tokens in and out, also of turns that were refused.
     pub tokens: u64,
+    /// What each of the planner's controls did and cost, by its name: `compaction`, `drift`, `evaluator`.
+    pub controls: BTreeMap<String, ControlCost>,
     /// Tokens for each wake; none before the first.
     pub tokens_per_wake: Option<u64>,
     /// What it cost, in millionths of a dollar.
@@ -51,6 +53,20 @@ pub struct Economics {
     pub seq: u64,
     #[serde(skip)]
     progress: Progress,
+}
+
+/// What a control did, and what that cost: what people need to know who think of switching it off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ControlCost {
+    /// How often it acted.
+    pub times: u64,
+    /// How often that changed something: a summary that was shorter, a `complete` that was refused.
+    pub effective: u64,
+    /// Tokens that it took, those of evaluators included.
+    pub tokens: u64,
+    /// Millionths of a dollar.
+    pub cost_microusd: u64,
 }
 
 /// What is needed to go on folding.
@@ -62,6 +78,8 @@ struct Progress {
     about_calls: BTreeSet<ApprovalId>,
     /// The call whose end was observed just now: one cause, one request.
     concluding: Option<CallId>,
+    /// Calls that look into criteria.
+    checks: BTreeSet<CallId>,
     /// The open turn was opened by a wake.
     woken: bool,
     /// The last committed turn, if it was woken for: whether it has changed anything.
@@ -91,6 +109,18 @@ impl Economics {
                 self.progress.turn = self.progress.woken.then_some(false);
             }
             EventData::TurnRejected(turn) => self.spend(&turn.usage),
+            EventData::ContextCompacted(compacted) => self.compacted(&compacted.usage, compacted.summary.is_some()),
+            EventData::ContextReset(reset) => self.compacted(&reset.usage, true),
+            EventData::DriftNoticed(_) => self.control("drift", 1, 1, &Usage::default()),
+            EventData::AcceptanceRequested(requested) => {
+                self.progress.checks.extend(requested.checks.iter().filter_map(|asked| asked.call_id));
+                self.change();
+            }
+            EventData::AcceptanceJudged(judged) => {
+                self.control("evaluator", 1, u64::from(!judged.accepted), &Usage::default());
+            }
+            EventData::SubagentCompleted(done) => self.evaluated(done.call_id, &done.spent.usage),
+            EventData::SubagentFailed(failed) => self.evaluated(failed.call_id, &failed.spent.usage),
             EventData::ToolRequested(_)
             | EventData::PlanUpdated(_)
             | EventData::ArtifactCreated(_)
@@ -115,6 +145,26 @@ impl Economics {
             _ => self.ask(event, concluding),
         }
         self.settle();
+    }
+
+    fn compacted(&mut self, usage: &Usage, shrinks: bool) {
+        self.spend(usage);
+        self.control("compaction", 1, u64::from(shrinks), usage);
+    }
+
+    /// An agent that looked into criteria has ended: its cost is its own run's, and is shown here as the control's.
+    fn evaluated(&mut self, call: CallId, usage: &Usage) {
+        if self.progress.checks.remove(&call) {
+            self.control("evaluator", 0, 0, usage);
+        }
+    }
+
+    fn control(&mut self, name: &str, times: u64, effective: u64, usage: &Usage) {
+        let control = self.controls.entry(name.to_owned()).or_default();
+        control.times += times;
+        control.effective += effective;
+        control.tokens += usage.tokens();
+        control.cost_microusd += usage.cost_microusd;
     }
 
     /// Facts that ask for a wake.
@@ -234,6 +284,7 @@ mod tests {
             manifest: Manifest::default(),
             finish_reason: None,
             model_ms: 0,
+            failures: Vec::new(),
             dropped_calls: Vec::new(),
         }
         .into()

@@ -98,6 +98,9 @@ uuid_id!(
     /// A question to a person.
     ApprovalId, "approval id");
 uuid_id!(
+    /// A person's yes to all calls of one shape.
+    StandingId, "standing approval id");
+uuid_id!(
     /// A named, versioned content.
     ArtifactId, "artifact id");
 uuid_id!(
@@ -106,6 +109,10 @@ uuid_id!(
 uuid_id!(
     /// Something that somebody did to a watched service.
     ActionId, "action id");
+
+uuid_id!(
+    /// Something that outlives the run that wrote it.
+    MemoryId, "memory id");
 
 impl RunId {
     /// The W3C trace id of everything that this run causes (32 hex digits).

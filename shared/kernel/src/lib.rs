@@ -3,6 +3,7 @@
 //! [`decide`] turns a [`Command`] into [`Event`]s, [`apply`] folds events into a [`RunState`]. Everything that a service
 //! may do to a run goes through the two, so they can be tested and simulated by the million.
 
+pub mod acceptance;
 pub mod action;
 pub mod agent;
 mod apply;
@@ -11,10 +12,15 @@ pub mod budget;
 pub mod call;
 pub mod child;
 pub mod command;
+pub mod context;
 mod decide;
+pub mod drift;
 pub mod economics;
 pub mod event;
+pub mod fork;
 pub mod ids;
+pub mod memory;
+pub mod model;
 #[cfg(not(feature = "mutants"))]
 mod mutants;
 #[cfg(feature = "mutants")]
@@ -37,7 +43,8 @@ pub use command::{Command, Role};
 pub use decide::{Decision, decide};
 pub use event::{Cause, DecodeError, Event, EventData, Recorded};
 pub use ids::{
-    ActionId, ApprovalId, ArtifactId, CallId, ConversationId, IdError, RunId, Seq, TenantId, TimerId, TurnId, WaitId,
+    ActionId, ApprovalId, ArtifactId, CallId, ConversationId, IdError, MemoryId, RunId, Seq, StandingId, TenantId,
+    TimerId, TurnId, WaitId,
 };
 pub use jiff::Timestamp;
 pub use rejection::Rejection;

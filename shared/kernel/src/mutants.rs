@@ -45,6 +45,8 @@ mutants! {
     TurnSwallowsFacts,
     /// A met wait is not satisfied.
     NeverSatisfied,
+    /// A fork whose effects are simulated has them.
+    ForkHasEffects,
     /// The first of several conditions is enough where all are needed.
     AllIsAny,
     /// All conditions are needed where one is enough.
@@ -63,6 +65,8 @@ mutants! {
     BelievesOutside,
     /// What a turn makes is as trusted as the planner says.
     BelievesThePlanner,
+    /// A turn that saw untrusted data changes what the whole tenant remembers.
+    PoisonsTheTenant,
     /// A timer fires before it is due.
     FiresEarly,
     /// A started call is started again, whatever it does.
@@ -103,6 +107,18 @@ mutants! {
     CallsBeyondBudget,
     /// A reached limit ends nothing.
     BudgetEndsNothing,
+    /// A run that nobody lets go on beyond its limit goes on.
+    RefusalEndsNothing,
+    /// A run with checked criteria is complete when its model says so.
+    CompletesUnchecked,
+    /// A criterion holds because somebody says so, whatever became of the call that looked into it.
+    BelievesVerdicts,
+    /// Whatever looks into a criterion is taken to have ended well.
+    AllChecksEndWell,
+    /// A summary may be about another run than it is.
+    CompactsBlindly,
+    /// A summary is as trusted as it says.
+    BelievesSummaries,
     /// A run ends while effects are under way.
     EndsOverOpenCalls,
     /// An ending run leaves calls as they are of which nothing has happened.

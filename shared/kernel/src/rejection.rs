@@ -49,6 +49,9 @@ pub enum Rejection {
     /// A call in doubt cannot be known to be undone while its effect may still be under way.
     #[error("call {0} may still be under way: ask again after {1}")]
     TooEarly(CallId, jiff::Timestamp),
+    /// It can't be vouched for so.
+    #[error("{0}")]
+    CannotVouch(String),
     /// No effect of this call is to be undone now.
     #[error("nothing of call {0} is to be undone now")]
     NothingToCompensate(CallId),
@@ -72,6 +75,9 @@ pub enum Rejection {
         "the run is a child, and its parent {0} has set aside less than that: raise the parent's budget and start another"
     )]
     BeyondParent(RunId),
+    /// The run is a fork whose effects stop at the door.
+    #[error("the run is a fork whose effects are simulated: no call that could be seen outside starts")]
+    Simulated,
     /// Nothing may start there at present: an operator has thrown the kill switch.
     #[error("frozen by an operator: nothing starts until that is lifted")]
     Frozen,
@@ -98,6 +104,7 @@ impl Rejection {
             Self::CallStatus(..) => "call_status",
             Self::GrantMismatch(_) => "grant_mismatch",
             Self::TooEarly(..) => "too_early",
+            Self::CannotVouch(_) => "cannot_vouch",
             Self::NothingToCompensate(_) => "nothing_to_compensate",
             Self::ApprovalNotOpen(_) => "approval_not_open",
             Self::AlreadyDecided(..) => "already_decided",
@@ -105,6 +112,7 @@ impl Rejection {
             Self::NotTheParent(_) => "not_the_parent",
             Self::HeldByParent(_) => "held_by_parent",
             Self::BeyondParent(_) => "beyond_parent",
+            Self::Simulated => "simulated",
             Self::Frozen => "frozen",
             Self::NotAllowed(..) => "not_allowed",
         }

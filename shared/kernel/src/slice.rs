@@ -29,6 +29,9 @@ pub struct Section {
     /// Where its content stands in the log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seqs: Vec<crate::Seq>,
+    /// What it was taken from beside the log, such as `memory:<id>/<revision>` or `knowledge:<collection>/<document>#<chunk>`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<String>,
     /// Tokens that it took.
     pub tokens: u64,
     /// What was left out of it, in words.

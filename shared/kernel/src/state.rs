@@ -3,14 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    agent::{Criterion, ParallelWake},
-    budget::{Limits, Spent},
+    acceptance::{Criterion, CriterionVerdict, Verification},
+    agent::ParallelWake,
+    budget::{LimitName, Limits, Spent},
     call::{Approval, ArtifactRef, Call},
     child::{Child, ParentRef},
+    context::Summary,
+    drift::{Drift, RecentCall},
     event::{Ending, ExternalRef, PlanStep, RunRunnable, TimerPurpose},
+    fork::Origin,
     ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId},
     mutants::{self, Mutant, broken},
     status::Status,
@@ -20,7 +25,7 @@ use crate::{
 };
 
 /// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
-pub const STATE_VERSION: u32 = 6;
+pub const STATE_VERSION: u32 = 7;
 
 /// The code with which a call ends whose tool is no longer what the model saw.
 pub const SCHEMA_CHANGED: &str = "schema_changed";
@@ -83,9 +88,21 @@ pub struct RunState {
     /// The run that started it as its child.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentRef>,
+    /// The roles of whoever started it; a child has its parent's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
     /// The only tools that it may use; none is no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<BTreeSet<String>>,
+    /// The run that it goes on from, if it is a fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// Whether its effects stop at the door.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
+    /// How often an operator has changed what it is to reach, or with what.
+    #[serde(default)]
+    pub revision: u32,
     /// Which ends of parallel calls wake.
     pub parallel_wake: ParallelWake,
     /// How long wakes are gathered before a turn begins.
@@ -137,6 +154,48 @@ pub struct RunState {
     /// when it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_at: Option<Timestamp>,
+    /// What went before that, in fewer words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Summary>,
+    /// Entries of history that fell out before they were summarised.
+    #[serde(default)]
+    pub history_lost: u64,
+    /// How often history was summarised or begun anew.
+    #[serde(default)]
+    pub compactions: u32,
+    /// When a summary would not have been shorter: it is not tried again before there is more to summarise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction_stopped: Option<Seq>,
+    /// The number of the turn before which the run began anew the last time.
+    #[serde(default)]
+    pub last_reset: u32,
+    /// Calls that were made not long ago.
+    #[serde(default)]
+    pub recent: VecDeque<RecentCall>,
+    /// Revisions of the plan since a step of it was last done.
+    #[serde(default)]
+    pub plan_idle: u32,
+    /// Steps of the plan that were not done when the last one was.
+    #[serde(default)]
+    pub plan_scope: u32,
+    /// What was last done about going in circles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
+    /// What looks into whether the run is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+    /// What came of it the last time.
+    #[serde(default)]
+    pub verdicts: Vec<CriterionVerdict>,
+    /// How often it came out that the run is not done.
+    #[serde(default)]
+    pub refusals: u32,
+    /// How often it was looked into.
+    #[serde(default)]
+    pub judged: u32,
+    /// The limit at which the run stopped, until an operator says whether it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<Parked>,
     /// The plan.
     pub plan: Vec<PlanStep>,
     /// Its revision, from 1.
@@ -166,6 +225,9 @@ pub struct RunState {
     pub decided: VecDeque<(ApprovalId, String)>,
     /// Its artifacts, newest last.
     pub artifacts: VecDeque<ArtifactRef>,
+    /// The skills that it has opened, by name, with the digest as of then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub skills: BTreeMap<String, String>,
     /// By resource key, the position of the last outside event that this run consumed.
     pub consumed: BTreeMap<String, i64>,
     /// By resource key of the wait, the position of the last outside event that was consumed before it was registered: what the
@@ -209,6 +271,18 @@ pub struct Wake {
     pub kind: WakeKind,
 }
 
+/// A run that has reached a limit, and waits for an operator's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parked {
+    /// Which limit.
+    pub limit: LimitName,
+    /// The question.
+    pub approval_id: ApprovalId,
+    /// Whether the answer was no, or none came.
+    #[serde(default)]
+    pub refused: bool,
+}
+
 /// A set timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timer {
@@ -219,11 +293,12 @@ pub struct Timer {
 }
 
 /// Something that happened and that the next turn is told.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fact {
     /// The event that says so.
     pub seq: Seq,
     /// When.
+    #[schemars(with = "String")]
     pub at: Timestamp,
     /// What kind.
     pub kind: FactKind,
@@ -237,7 +312,7 @@ pub struct Fact {
 }
 
 /// Kinds of facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FactKind {
     /// What the run was started with.
@@ -261,11 +336,12 @@ pub enum FactKind {
 }
 
 /// An entry of history.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
     /// The event.
     pub seq: Seq,
     /// When.
+    #[schemars(with = "String")]
     pub at: Timestamp,
     /// What it was, in the runtime's own words.
     pub title: String,
@@ -403,6 +479,7 @@ impl RunState {
     pub(crate) fn push_history(&mut self, entry: Entry) {
         if self.history.len() == MAX_HISTORY {
             self.history.pop_front();
+            self.history_lost += 1;
         }
         self.lowest_trust = self.lowest_trust.join(entry.block.trust);
         let (title, block) = (excerpt(&entry.title, TITLE_BYTES), entry.block.excerpt(HISTORY_BYTES));

@@ -41,7 +41,8 @@ impl Status {
     #[must_use]
     pub const fn next(self) -> &'static [Self] {
         match self {
-            Queued => &[Runnable, Paused, Cancelled, Failed],
+            // One without any budget asks for it before it begins.
+            Queued => &[Runnable, Waiting, Paused, Cancelled, Failed],
             Runnable => &[Waiting, Paused, Cancelling, Completed, Failed, Cancelled],
             Waiting => &[Runnable, Paused, Cancelling, Completed, Failed, Cancelled],
             Paused => &[Queued, Runnable, Waiting, Cancelling, Completed, Failed, Cancelled],

@@ -166,10 +166,29 @@ impl Timeline {
             EventData::ArtifactCreated(kept) => Some(artifact_line(&kept.artifact)),
             EventData::ArtifactUpdated(kept) => Some(artifact_line(&kept.artifact)),
             EventData::BudgetExceeded(exceeded) => {
-                Some(Line::new('!', "budget", Paint::Bad).say(format!("{} used up", wire(&exceeded.limit))))
+                let line = Line::new('!', "budget", Paint::Bad).say(format!("{} used up", wire(&exceeded.limit)));
+                Some(if exceeded.ask.is_some() {
+                    line.aside("stops, and asks whether it may have as much again")
+                } else {
+                    line
+                })
             }
             EventData::BudgetChanged(changed) => {
                 Some(Line::new('!', "budget", Paint::Person).say(format!("changed by {}", changed.by)))
+            }
+            EventData::TrustDeclassified(vouched) => {
+                let line = Line::new('✓', "trust", Paint::Person).say(format!("{} vouches for", vouched.by));
+                Some(line.aside(vouched.reason.clone()).below(Paint::Dim, quoted(&vouched.text)))
+            }
+            EventData::RunForked(forked) => {
+                let effects = if forked.effects { "with effects" } else { "effects are simulated" };
+                let origin = forked.origin;
+                let words = format!("goes on from turn {} of {}", origin.turn, origin.run_id);
+                Some(Line::new('⑂', "fork", Paint::Person).say(words).aside(effects))
+            }
+            EventData::RunRevised(revised) => {
+                let what = revised.objective.as_ref().map(|objective| objective.text.clone()).unwrap_or_default();
+                Some(Line::new('±', "revised", Paint::Person).say(format!("by {}", revised.by)).say(what))
             }
             EventData::RunPaused(paused) => {
                 Some(Line::new('‖', "paused", Paint::Warn).say(format!("by {}", paused.by)))

@@ -64,6 +64,7 @@ impl Story {
                 manifest: Manifest::default(),
                 finish_reason: None,
                 model_ms: 412,
+                failures: Vec::new(),
                 dropped_calls: Vec::new(),
             },
         );
@@ -156,6 +157,7 @@ fn created(trigger: Option<ExternalRef>) -> RunCreated {
         sampled: true,
         trigger,
         parent: None,
+        roles: Vec::new(),
         tools: None,
     }
 }
@@ -195,6 +197,7 @@ fn main_job() -> Story {
                 binding: Binding::default(),
                 trust: Trust::Untrusted,
                 reasons: vec!["it changes something outside".into()],
+                shown: Default::default(),
                 expires_at: story.at(8_700 + 86_400_000),
             },
         },
@@ -205,6 +208,7 @@ fn main_job() -> Story {
         arguments: None,
         binding: Binding::default(),
         reason: Some("looks good".into()),
+        standing: None,
     };
     story.then(11_900, granted);
     story.then(11_950, story.starts("merge", 1));

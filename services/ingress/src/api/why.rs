@@ -223,7 +223,13 @@ impl Log {
     }
 
     fn question(&self, seq: Seq, approval: kernel::ApprovalId) -> Vec<(Seq, &'static str)> {
-        let asks = |data: &EventData| matches!(data, EventData::ApprovalRequested(asked) if asked.approval.approval_id == approval);
+        let asks = |data: &EventData| match data {
+            EventData::ApprovalRequested(asked) => asked.approval.approval_id == approval,
+            EventData::BudgetExceeded(exceeded) => {
+                exceeded.ask.as_ref().is_some_and(|asked| asked.approval_id == approval)
+            }
+            _ => false,
+        };
         self.last_before(seq, &asks).map(|asked| (asked, "answers")).into_iter().collect()
     }
 
@@ -288,6 +294,9 @@ fn origins(seq: Seq, entry: &Entry) -> Vec<Origin> {
         | EventData::RunCancelRequested(_)
         | EventData::RunCancelled(_)
         | EventData::BudgetChanged(_)
+        | EventData::RunForked(_)
+        | EventData::RunRevised(_)
+        | EventData::TrustDeclassified(_)
         | EventData::ApprovalGranted(_)
         | EventData::ApprovalDenied(_) => true,
         _ => false,

@@ -1,17 +1,25 @@
-//! Models behind one trait: asked with a prompt, answering with text and calls, or failing in one of four ways.
+//! Models behind one trait: asked with a prompt, answering with text and calls, or failing in one of the ways that have a rule.
 
+pub mod failure;
+pub mod places;
 pub mod prices;
+pub mod recording;
 pub mod remote;
+pub mod route;
 pub mod router;
 pub mod scripted;
+pub mod wire;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kernel::{RunId, budget::Usage};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use router::{Answered, Models, ModelsOptions};
+pub use failure::{FailureKind, ModelError, Rule};
+pub use route::TurnKind;
+pub use router::{Answered, Models, ModelsOptions, Unanswered};
 
 /// A tool as declared to a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,15 +49,20 @@ pub struct Prompt {
     pub run_id: RunId,
     /// The number of its turn.
     pub turn: u32,
+    /// How often this turn has asked before.
+    pub ask: u32,
 }
 
 /// What a model answered.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Answer {
     /// The model that answered, as the provider names it.
     pub model: String,
     /// Its text.
     pub text: String,
+    /// What it thought before it said that, as far as the provider tells. It is nobody's to act on.
+    pub reasoning: String,
     /// Its calls, in order.
     pub calls: Vec<ModelCall>,
     /// What it consumed; the cost is added by [`Models`].
@@ -58,10 +71,12 @@ pub struct Answer {
     pub finish: Finish,
     /// The provider's own name for the answer.
     pub response_id: Option<String>,
+    /// Kinds of content that are nothing to the runtime, such as searches that the provider made by itself.
+    pub others: Vec<String>,
 }
 
 /// A call as a model wrote it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelCall {
     /// The provider's id, if it gave one.
     pub id: Option<String>,
@@ -72,7 +87,8 @@ pub struct ModelCall {
 }
 
 /// Arguments of a call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Arguments {
     /// JSON.
     Json(Value),
@@ -81,7 +97,8 @@ pub enum Arguments {
 }
 
 /// Why a model stopped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Finish {
     /// It had said all.
     #[default]
@@ -110,48 +127,17 @@ impl Finish {
     }
 }
 
-/// A model call that gave no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ModelError {
-    /// Overload, a time-out, a broken connection: the same call may work later.
-    #[error("{message}")]
-    Transient {
-        /// What happened.
-        message: String,
-        /// When the provider wants to be asked again.
-        retry_after: Option<Duration>,
-    },
-    /// It will never work like this: no such model, no key, a request that is refused.
-    #[error("{0}")]
-    Permanent(String),
-    /// The model or its provider will not answer this.
-    #[error("refused: {0}")]
-    Refused(String),
-    /// What came back is no answer: empty, or not what the provider's protocol says.
-    #[error("{0}")]
-    Invalid(String),
-}
-
-impl ModelError {
-    /// Transient, without a wish of the provider.
-    pub fn transient(message: impl Into<String>) -> Self {
-        Self::Transient { message: message.into(), retry_after: None }
-    }
-
-    /// A word for metrics and spans.
-    #[must_use]
-    pub const fn class(&self) -> &'static str {
-        match self {
-            Self::Transient { .. } => "transient",
-            Self::Permanent(_) => "permanent",
-            Self::Refused(_) => "refused",
-            Self::Invalid(_) => "invalid",
-        }
-    }
+/// What is heard of an answer while it is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// More text.
+    More(&'a str),
+    /// The answer begins anew: what was heard of it does not count.
+    Anew,
 }
 
 /// Takes pieces of text while an answer is under way.
-pub type OnDelta<'a> = &'a (dyn Fn(&str) + Send + Sync);
+pub type OnDelta<'a> = &'a (dyn Fn(Piece<'_>) + Send + Sync);
 
 /// Somebody who answers prompts.
 pub trait Provider: Send + Sync {
@@ -174,6 +160,12 @@ pub struct ModelName {
     pub model: String,
 }
 
+impl std::fmt::Display for ModelName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.provider, self.model)
+    }
+}
+
 impl std::str::FromStr for ModelName {
     type Err = ModelError;
 
@@ -182,7 +174,7 @@ impl std::str::FromStr for ModelName {
             Some((provider, model)) if !provider.trim().is_empty() && !model.trim().is_empty() => {
                 Ok(Self { provider: provider.trim().to_ascii_lowercase(), model: model.trim().to_owned() })
             }
-            _ => Err(ModelError::Permanent(format!(
+            _ => Err(ModelError::misconfigured(format!(
                 "`{}` is not provider:model, such as openai:gpt-5-mini or scripted:loop-steps",
                 kernel::excerpt(text, 80)
             ))),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 const SHIPPED: &str = include_str!("../../prices.yaml");
 
 /// Providers whose models cost nothing per token.
-const FREE: [&str; 2] = ["scripted", "ollama"];
+const FREE: [&str; 3] = ["scripted", "replay", "ollama"];
 
 /// Prices by provider and model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -40,7 +40,10 @@ pub struct Price {
     /// Tokens sent that the provider had cached; as `input` if it is not said.
     #[serde(default)]
     pub cached: Option<f64>,
-    /// Tokens received.
+    /// Tokens sent that the provider put into its cache; as `input` if it is not said.
+    #[serde(default)]
+    pub cache_write: Option<f64>,
+    /// Tokens received, those of reasoning included.
     pub output: f64,
 }
 
@@ -74,10 +77,12 @@ impl Prices {
         }
         let price = self.find(provider, model)?;
         let cached = usage.cached_tokens.min(usage.input_tokens);
-        let fresh = usage.input_tokens - cached;
+        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
+        let fresh = usage.input_tokens - cached - written;
         // Dollars for a million tokens are millionths of a dollar for one.
         let micro = tokens(fresh) * price.input
             + tokens(cached) * price.cached.unwrap_or(price.input)
+            + tokens(written) * price.cache_write.unwrap_or(price.input)
             + tokens(usage.output_tokens) * price.output;
         Some(kernel::budget::microusd(micro / 1e6))
     }

@@ -1,25 +1,36 @@
-//! Models behind HTTP, through the `genai` crate: OpenAI and everything that speaks like it, Anthropic, Gemini, Ollama.
+//! Models behind HTTP: asked with a stream, read as it comes, or whole where a server does not stream.
+//!
+//! The `genai` crate (0.7.2) was here before and went, since it loses what must not be lost, and cannot be told otherwise from
+//! outside: the arguments of Gemini's calls that are written place by place (`partialArgs`, see
+//! `google-stream-tool-call-arguments`), the refusals of OpenAI and of Anthropic with their reasons (`anthropic-refusal`),
+//! answers that come whole to a request for a stream, calls whose message begins anew (`spliced-message-start`), the time after
+//! which Google wants to be asked again (`google-429-retry-info`), and what reasoning and the writing of caches cost. What is
+//! asked here is one message with rules and tools, so that asking takes thirty lines for each provider and reading a hundred;
+//! `tests/streams` holds the recordings that they are held to.
 
 use std::time::Duration;
 
-use futures::{StreamExt, future::BoxFuture};
-use genai::{
-    Client, ModelIden, ServiceTarget, WebConfig,
-    adapter::AdapterKind,
-    chat::{ChatMessage, ChatOptions, ChatRequest, ChatStreamEvent, StopReason, StreamEnd, Tool, ToolCall},
-    resolver::{AuthData, Endpoint},
-};
+use futures::future::BoxFuture;
 use kernel::budget::Usage;
-use serde_json::Value;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Answer, Arguments, Finish, ModelCall, ModelError, ModelName, OnDelta, Prompt, Provider};
+use super::{
+    Answer, Arguments, ModelCall, ModelName, OnDelta, Piece, Prompt, Provider,
+    failure::{self, FailureKind, ModelError},
+    places::Place,
+    wire::{Decoder, Events, Shown},
+};
 use crate::slice::tokens;
 
-/// Longest part of a provider's words that an error repeats, in bytes.
-const ERROR_BYTES: usize = 400;
+/// Most bytes of a body that says what went wrong.
+const ERROR_BYTES: usize = 64 * 1024;
+/// Most bytes of an answer that does not stream.
+const WHOLE_BYTES: usize = 32 * 1024 * 1024;
+/// How long what may still come is waited for, such as the counts, once an answer is over.
+const LINGER: Duration = Duration::from_secs(5);
 
-/// Time-outs of remote calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How remote models are reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteOptions {
     /// For the connection.
     pub connect: Duration,
@@ -29,6 +40,8 @@ pub struct RemoteOptions {
     pub between: Duration,
     /// For the whole answer.
     pub whole: Duration,
+    /// Hosts, or `host:port`, that may be shown keys beside the providers' own and this machine.
+    pub key_hosts: Vec<String>,
 }
 
 impl Default for RemoteOptions {
@@ -38,127 +51,171 @@ impl Default for RemoteOptions {
             first: Duration::from_secs(120),
             between: Duration::from_secs(60),
             whole: Duration::from_secs(600),
+            key_hosts: Vec::new(),
         }
     }
 }
 
 /// One model of one provider.
 pub struct RemoteProvider {
-    client: Client,
-    target: Target,
-    provider: String,
+    client: reqwest::Client,
+    place: Place,
     model: String,
     options: RemoteOptions,
 }
 
-enum Target {
-    /// The provider's usual place and key.
-    Usual(ModelIden),
-    /// Given by the agent's file.
-    Given(ServiceTarget),
+/// How the body of an answer is written.
+enum Body {
+    /// Nothing of it has come.
+    Unknown,
+    /// Server-sent events.
+    Stream(Events),
+    /// JSON, all of it.
+    Whole(Vec<u8>),
 }
 
 impl RemoteProvider {
     /// Ready to ask. `key` looks up a key by the name that the provider's own tools use, such as `OPENAI_API_KEY`.
     ///
     /// # Errors
-    /// [`ModelError::Permanent`] if the provider is not known and no `base_url` is given, or its key is missing.
+    /// When the place can't be had: see [`Place::find`].
     pub fn open(
         name: &ModelName,
         base_url: Option<&str>,
         options: &RemoteOptions,
         key: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ModelError> {
-        let web = WebConfig { connect_timeout: Some(options.connect), ..WebConfig::default() };
-        let client = Client::builder()
-            .with_web_config(web)
+        let place = Place::find(name, base_url, &options.key_hosts, key)?;
+        // A redirect would carry prompt and key to whom nobody named.
+        let client = reqwest::Client::builder()
+            .connect_timeout(options.connect)
+            .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| ModelError::Permanent(format!("no HTTP client: {error}")))?;
-        let kind = adapter(name, base_url.is_some())?;
-        let model = ModelIden::new(kind, name.model.clone());
-        let variable = match known(&name.provider) {
-            Some(kind) => kind.default_key_env_name().map(str::to_owned),
-            None => Some(format!("{}_API_KEY", name.provider.to_ascii_uppercase().replace(['-', '.'], "_"))),
-        };
-        let found = variable.as_deref().and_then(&key).filter(|key| !key.is_empty());
-        let target = match (base_url, found, variable) {
-            (Some(url), found, _) => Target::Given(ServiceTarget {
-                endpoint: Endpoint::from_owned(format!("{}/", url.trim_end_matches('/'))),
-                // A server of one's own may want none; the header is sent all the same.
-                auth: AuthData::from_single(found.unwrap_or_else(|| "none".to_owned())),
-                model,
-            }),
-            (None, None, Some(variable)) => {
-                return Err(ModelError::Permanent(format!(
-                    "no key for {}: set {variable} in the planner's environment",
-                    name.provider
-                )));
-            }
-            (None, _, _) => Target::Usual(model),
-        };
-        let provider = conventional(&name.provider).to_owned();
-        Ok(Self { client, target, provider, model: name.model.clone(), options: *options })
+            .map_err(|error| ModelError::misconfigured(format!("no HTTP client: {error}")))?;
+        Ok(Self { client, place, model: name.model.clone(), options: options.clone() })
     }
 
-    async fn stream(&self, prompt: &Prompt, on_delta: OnDelta<'_>) -> Result<Answer, ModelError> {
-        let (request, options) = (request(prompt), self.chat_options(prompt));
-        let opened = match &self.target {
-            Target::Usual(model) => self.client.exec_chat_stream(model, request, Some(&options)).await,
-            Target::Given(target) => self.client.exec_chat_stream(target.clone(), request, Some(&options)).await,
-        };
-        let mut stream = opened.map_err(classify)?.stream;
-        while let Some(event) = stream.next().await {
-            match event.map_err(classify)? {
-                ChatStreamEvent::Chunk(chunk) => on_delta(&chunk.content),
-                ChatStreamEvent::End(end) => return self.answer_of(prompt, end),
-                // A call is acted on only when it is complete; reasoning is not kept.
-                _ => {}
+    async fn ask(&self, prompt: &Prompt, on_delta: OnDelta<'_>) -> Result<Answer, ModelError> {
+        let mut response = timeout(self.options.first, self.send(prompt))
+            .await
+            .map_err(|_| late("no answer began", self.options.first))??;
+        let (mut body, mut decoder) = (Body::Unknown, Decoder::default());
+        loop {
+            let wait = match (&body, decoder.is_over()) {
+                (_, true) => LINGER.min(self.options.between),
+                (Body::Unknown, _) => self.options.first,
+                _ => self.options.between,
+            };
+            let piece = match timeout(wait, response.chunk()).await {
+                Ok(Ok(piece)) => piece,
+                // What comes after the end is not missed.
+                _ if decoder.is_over() => None,
+                Ok(Err(error)) => return Err(broken(&error)),
+                Err(_) => return Err(late("nothing more came of the answer", wait)),
+            };
+            let Some(piece) = piece else { break };
+            if take(&mut body, &mut decoder, &piece, on_delta)? {
+                break;
             }
         }
-        Err(ModelError::transient("the answer broke off before its end"))
-    }
-
-    fn chat_options(&self, prompt: &Prompt) -> ChatOptions {
-        ChatOptions::default()
-            .with_max_tokens(u32::try_from(prompt.max_output_tokens).unwrap_or(u32::MAX))
-            .with_capture_content(true)
-            .with_capture_tool_calls(true)
-            .with_capture_reasoning_content(true)
-            .with_capture_usage(true)
-            .with_stream_header_timeout(self.options.first)
-            .with_stream_read_timeout(self.options.between)
-    }
-
-    fn answer_of(&self, prompt: &Prompt, end: StreamEnd) -> Result<Answer, ModelError> {
-        let text = end.captured_texts().unwrap_or_default().concat();
-        let calls: Vec<_> = end.captured_tool_calls().unwrap_or_default().into_iter().map(call_of).collect();
-        let finish = end.captured_stop_reason.as_ref().map_or(Finish::Stop, finish_of);
-        let silent = text.trim().is_empty() && calls.is_empty();
-        match finish {
-            Finish::Filtered if calls.is_empty() => {
-                return Err(ModelError::Refused(kernel::excerpt(&text, ERROR_BYTES)));
+        match body {
+            Body::Unknown => {}
+            Body::Stream(mut events) => {
+                if let Some(last) = events.finish() {
+                    tell(decoder.push(&last)?, on_delta);
+                }
             }
-            Finish::Length => {}
-            _ if silent => return Err(ModelError::Invalid("the answer was empty".to_owned())),
-            _ => {}
+            Body::Whole(bytes) => tell(decoder.push(&String::from_utf8_lossy(&bytes))?, on_delta),
         }
-        let usage = end.captured_usage.map_or_else(|| estimate(prompt, &text, &calls), |usage| usage_of(&usage));
-        let response_id = end.captured_response_id;
-        Ok(Answer { model: self.model.clone(), text, calls, usage, finish, response_id })
+        decoder.finish(&self.model, prompt)
+    }
+
+    async fn send(&self, prompt: &Prompt) -> Result<reqwest::Response, ModelError> {
+        let wire = self.place.wire;
+        let address = format!("{}{}", self.place.url, wire.path(&self.model));
+        let mut request = self.client.post(address).json(&wire.request(&self.model, prompt));
+        // A server of one's own may want none; the header is sent all the same.
+        for (name, value) in wire.headers(self.place.key.as_deref().unwrap_or("none")) {
+            let mut value = reqwest::header::HeaderValue::from_str(&value).map_err(|_| {
+                ModelError::misconfigured(format!("the key of {} is no text for a header", self.place.provider))
+            })?;
+            value.set_sensitive(true);
+            request = request.header(name, value);
+        }
+        let mut response = request.send().await.map_err(|error| broken(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let headers = response.headers().clone();
+        let mut said = Vec::new();
+        let until = Instant::now() + self.options.between;
+        while said.len() < ERROR_BYTES {
+            match timeout_at(until, response.chunk()).await {
+                Ok(Ok(Some(piece))) => said.extend_from_slice(&piece),
+                _ => break,
+            }
+        }
+        Err(failure::with_status(status.as_u16(), &headers, &String::from_utf8_lossy(&said)))
+    }
+}
+
+/// Takes a piece of the body; whether the server says that nothing more comes.
+fn take(body: &mut Body, decoder: &mut Decoder, piece: &[u8], on_delta: OnDelta<'_>) -> Result<bool, ModelError> {
+    if matches!(body, Body::Unknown) {
+        let text = piece.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(piece);
+        match text.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            Some(b'{' | b'[') => *body = Body::Whole(Vec::new()),
+            Some(_) => *body = Body::Stream(Events::default()),
+            None => return Ok(false),
+        }
+    }
+    match body {
+        Body::Stream(events) => {
+            let whole = events.push(piece).map_err(|_| {
+                ModelError::new(FailureKind::Garbled, "an event of the answer is larger than any can be")
+            })?;
+            for data in whole {
+                if data.trim() == "[DONE]" {
+                    return Ok(true);
+                }
+                tell(decoder.push(&data)?, on_delta);
+            }
+        }
+        Body::Whole(bytes) => {
+            bytes.extend_from_slice(piece);
+            if bytes.len() > WHOLE_BYTES {
+                return Err(ModelError::new(FailureKind::Garbled, "the answer is larger than any answer can be"));
+            }
+        }
+        Body::Unknown => {}
+    }
+    Ok(false)
+}
+
+fn tell(shown: Shown<'_>, on_delta: OnDelta<'_>) {
+    let piece = match shown {
+        Shown::More(piece) => piece,
+        Shown::Anew(piece) => {
+            on_delta(Piece::Anew);
+            piece
+        }
+    };
+    if !piece.is_empty() {
+        on_delta(Piece::More(piece));
     }
 }
 
 impl Provider for RemoteProvider {
     fn answer<'a>(&'a self, prompt: &'a Prompt, on_delta: OnDelta<'a>) -> BoxFuture<'a, Result<Answer, ModelError>> {
         Box::pin(async move {
-            let whole = tokio::time::timeout(self.options.whole, self.stream(prompt, on_delta)).await;
-            let late = || ModelError::transient(format!("no whole answer within {} s", self.options.whole.as_secs()));
-            whole.map_err(|_| late())?
+            let whole = timeout(self.options.whole, self.ask(prompt, on_delta)).await;
+            whole.map_err(|_| late("no whole answer came", self.options.whole))?
         })
     }
 
     fn provider(&self) -> &str {
-        &self.provider
+        &self.place.provider
     }
 
     fn model(&self) -> &str {
@@ -166,174 +223,36 @@ impl Provider for RemoteProvider {
     }
 }
 
-/// The adapter for a provider's name, if there is one.
-fn known(provider: &str) -> Option<AdapterKind> {
-    match provider {
-        "google" => Some(AdapterKind::Gemini),
-        "qwen" | "alibaba" => Some(AdapterKind::Aliyun),
-        "openai-responses" => Some(AdapterKind::OpenAIResp),
-        other => AdapterKind::from_lower_str(other),
-    }
+fn late(what: &str, after: Duration) -> ModelError {
+    ModelError::new(FailureKind::TimedOut, format!("{what} within {} ms", after.as_millis()))
 }
 
-fn adapter(name: &ModelName, has_base_url: bool) -> Result<AdapterKind, ModelError> {
-    match known(&name.provider) {
-        // OpenAI itself offers its newer models by the responses API; servers like it speak chat completions.
-        Some(AdapterKind::OpenAI) if !has_base_url => match AdapterKind::from_model(&name.model) {
-            Ok(AdapterKind::OpenAIResp) => Ok(AdapterKind::OpenAIResp),
-            _ => Ok(AdapterKind::OpenAI),
-        },
-        Some(kind) => Ok(kind),
-        None if has_base_url => Ok(AdapterKind::OpenAI),
-        None => Err(ModelError::Permanent(format!(
-            "provider `{}` is not known: give a `base_url` that speaks like OpenAI, or use openai, anthropic, gemini, ollama, deepseek, qwen, …",
-            name.provider
-        ))),
-    }
-}
-
-/// The name in the GenAI conventions and in the list of prices.
-fn conventional(provider: &str) -> &str {
-    match provider {
-        "openai_resp" | "openai-responses" => "openai",
-        "google" => "gemini",
-        other => other,
-    }
-}
-
-fn request(prompt: &Prompt) -> ChatRequest {
-    let tools = prompt.tools.iter().map(|tool| {
-        Tool::new(tool.name.clone()).with_description(tool.description.clone()).with_schema(tool.schema.clone())
-    });
-    ChatRequest::new(vec![ChatMessage::user(prompt.user.clone())]).with_system(prompt.system.clone()).with_tools(tools)
-}
-
-fn call_of(call: &ToolCall) -> ModelCall {
-    let arguments = match &call.fn_arguments {
-        // What does not parse is left as the text that it was; no arguments at all are an empty text.
-        Value::String(text) if text.trim().is_empty() => Arguments::Json(Value::Object(serde_json::Map::new())),
-        Value::String(text) => Arguments::Malformed(text.clone()),
-        Value::Null => Arguments::Json(Value::Object(serde_json::Map::new())),
-        value => Arguments::Json(value.clone()),
+/// A connection that failed. The address is left out: it may hold what is secret.
+fn broken(error: &reqwest::Error) -> ModelError {
+    let kind = if error.is_timeout() {
+        FailureKind::TimedOut
+    } else if error.is_connect() {
+        FailureKind::Unreachable
+    } else {
+        FailureKind::Reset
     };
-    ModelCall { id: Some(call.call_id.clone()).filter(|id| !id.is_empty()), name: call.fn_name.clone(), arguments }
-}
-
-fn finish_of(reason: &StopReason) -> Finish {
-    match reason {
-        StopReason::Completed(_) | StopReason::StopSequence(_) => Finish::Stop,
-        StopReason::MaxTokens(_) => Finish::Length,
-        StopReason::ToolCall(_) => Finish::Calls,
-        StopReason::ContentFilter(_) => Finish::Filtered,
-        StopReason::Other(word) => Finish::Other(kernel::excerpt(word, 40)),
+    let mut source: &dyn std::error::Error = error;
+    while let Some(below) = source.source() {
+        source = below;
     }
+    let what = if kind == FailureKind::Unreachable { "no connection" } else { "the answer broke off" };
+    ModelError::new(kind, format!("{what}: {}", kernel::excerpt(&source.to_string(), 200)))
 }
 
-fn usage_of(usage: &genai::chat::Usage) -> Usage {
-    let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or_default();
-    Usage {
-        model_calls: 1,
-        input_tokens: count(usage.prompt_tokens),
-        cached_tokens: count(usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens)),
-        output_tokens: count(usage.completion_tokens),
-        cost_microusd: 0,
-    }
-}
-
-/// For servers that do not count.
-fn estimate(prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Usage {
+/// What a call consumed, for servers that do not count.
+pub(super) fn estimate(prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Usage {
     let written = calls.iter().map(|call| match &call.arguments {
         Arguments::Json(value) => tokens::count(&value.to_string()),
         Arguments::Malformed(text) => tokens::count(text),
     });
     Usage {
-        model_calls: 1,
         input_tokens: tokens::count(&prompt.system) + tokens::count(&prompt.user) + prompt.tool_tokens,
         output_tokens: tokens::count(text) + written.sum::<u64>(),
         ..Usage::default()
-    }
-}
-
-fn classify(error: genai::Error) -> ModelError {
-    // A failed stream wraps what the server said.
-    if let genai::Error::WebStream { error, cause, .. } = error {
-        return match error.downcast::<genai::Error>() {
-            Ok(inner) => classify(*inner),
-            Err(_) => ModelError::transient(shorten(&cause)),
-        };
-    }
-    let message = shorten(&error.to_string());
-    if let Some(status) = error.status() {
-        let retry_after = error.headers().and_then(retry_after);
-        return match status.as_u16() {
-            408 | 409 | 425 | 429 | 500..=599 => ModelError::Transient { message, retry_after },
-            _ => ModelError::Permanent(message),
-        };
-    }
-    match &error {
-        // An error in the middle of a stream: overload and the like, unless the provider says otherwise.
-        genai::Error::ChatResponse { body, .. } if is_permanent(body) => ModelError::Permanent(message),
-        genai::Error::ChatResponse { .. } => ModelError::transient(message),
-        genai::Error::WebModelCall { .. } | genai::Error::WebAdapterCall { .. } => ModelError::transient(message),
-        genai::Error::StreamParse { .. }
-        | genai::Error::NoChatResponse { .. }
-        | genai::Error::InvalidJsonResponseElement { .. }
-        | genai::Error::ChatResponseGeneration { .. }
-        | genai::Error::JsonValueExt(_)
-        | genai::Error::SerdeJson(_) => ModelError::Invalid(message),
-        _ => ModelError::Permanent(message),
-    }
-}
-
-fn is_permanent(body: &Value) -> bool {
-    let error = body.get("error").unwrap_or(body);
-    let word = error.get("type").or_else(|| error.get("code")).and_then(Value::as_str).unwrap_or_default();
-    ["invalid_request_error", "authentication_error", "permission_error", "not_found_error", "invalid_api_key"]
-        .contains(&word)
-}
-
-fn retry_after(headers: &reqwest::header::HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let millis = number("retry-after-ms").map(|millis| millis / 1000.0);
-    let seconds = millis.or_else(|| number("retry-after"))?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
-fn shorten(text: &str) -> String {
-    kernel::excerpt(text, ERROR_BYTES)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn open(provider: &str, model: &str, base_url: Option<&str>, keys: &[&str]) -> Result<RemoteProvider, ModelError> {
-        let name = ModelName { provider: provider.to_owned(), model: model.to_owned() };
-        let key = |wanted: &str| keys.contains(&wanted).then(|| "k".to_owned());
-        RemoteProvider::open(&name, base_url, &RemoteOptions::default(), key)
-    }
-
-    #[test]
-    fn a_missing_key_is_named() {
-        for (provider, variable) in
-            [("openai", "OPENAI_API_KEY"), ("anthropic", "ANTHROPIC_API_KEY"), ("google", "GEMINI_API_KEY")]
-        {
-            let error = open(provider, "m", None, &[]).err().unwrap();
-            assert!(error.to_string().contains(variable), "{error}");
-            assert!(open(provider, "m", None, &[variable]).is_ok());
-        }
-        assert!(open("ollama", "llama", None, &[]).is_ok());
-    }
-
-    #[test]
-    fn an_unknown_provider_needs_a_place() {
-        assert!(open("mine", "m", None, &[]).err().unwrap().to_string().contains("base_url"));
-        assert!(open("mine", "m", Some("http://127.0.0.1:9/v1"), &[]).is_ok());
-    }
-
-    #[test]
-    fn errors_in_a_stream_are_told_apart() {
-        assert!(is_permanent(&serde_json::json!({"type": "error", "error": {"type": "invalid_request_error"}})));
-        assert!(!is_permanent(&serde_json::json!({"error": {"type": "overloaded_error"}})));
     }
 }

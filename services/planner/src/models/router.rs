@@ -8,13 +8,19 @@ use std::{
 };
 
 use bus::retry;
-use kernel::agent::AgentSpec;
+use kernel::{
+    agent::AgentSpec,
+    budget::{Spent, Usage},
+    model::{ModelFailure, note},
+};
 use service::{Parent, Span, SpanSpec, Tracer, telemetry::SpanKind, telemetry::genai};
 
 use super::{
-    Answer, ModelError, ModelName, OnDelta, Prompt, Provider,
+    Answer, ModelError, ModelName, OnDelta, Piece, Prompt, Provider, Rule, TurnKind,
     prices::Prices,
+    recording::{RecordProvider, ReplayProvider},
     remote::{RemoteOptions, RemoteProvider},
+    route,
     scripted::Scenarios,
 };
 
@@ -29,6 +35,8 @@ const MAX_OPEN: usize = 256;
 pub struct ModelsOptions {
     /// Where `<name>.yaml` of `scripted:<name>` lies.
     pub scenarios: PathBuf,
+    /// Where `<name>.jsonl` of `record:<name>/…` and `replay:<name>` lies.
+    pub recordings: PathBuf,
     /// How long one model is tried again after transient failures, before the next one is.
     pub retry_within: Duration,
     /// Time-outs of remote calls.
@@ -49,7 +57,7 @@ pub struct Models {
 /// An answer, and who gave it.
 #[derive(Clone, Debug)]
 pub struct Answered {
-    /// The answer, with its cost.
+    /// The answer; with what all calls cost that were made for it.
     pub answer: Answer,
     /// `provider:model`, as asked for.
     pub model: String,
@@ -57,6 +65,27 @@ pub struct Answered {
     pub traceparent: String,
     /// How long it took, in milliseconds.
     pub millis: u64,
+    /// Calls before it that gave nothing usable.
+    pub failures: Vec<ModelFailure>,
+}
+
+/// No answer, and what it cost all the same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct Unanswered {
+    /// The failure that leaves the most hope.
+    pub error: ModelError,
+    /// All of them.
+    pub failures: Vec<ModelFailure>,
+    /// What they consumed.
+    pub usage: Usage,
+}
+
+/// What has become of the calls for one answer so far.
+#[derive(Default)]
+struct Tally {
+    failures: Vec<ModelFailure>,
+    spent: Spent,
 }
 
 /// What spans and log lines say about a call.
@@ -72,6 +101,10 @@ pub struct CallSite<'a> {
     pub tenant: &'a kernel::TenantId,
     /// Digest of the agent's definition.
     pub agent_digest: &'a str,
+    /// What kind of thinking the call is for.
+    pub kind: TurnKind,
+    /// The share of its budget that the run has left, from 0 to 1.
+    pub left: f64,
 }
 
 impl Models {
@@ -82,10 +115,11 @@ impl Models {
         Self { options, scenarios, prices, open: Mutex::default() }
     }
 
-    /// Asks the agent's models in their order until one answers.
+    /// Asks the models that the agent has for this kind of turn, in their order, until one answers. What each failure leads to
+    /// is in [`super::FailureKind::rule`].
     ///
     /// # Errors
-    /// The last failure, if no model answers: transient if any model may answer later.
+    /// [`Unanswered`] if no model answers: transient if any may answer later.
     pub async fn answer(
         &self,
         agent: &AgentSpec,
@@ -93,28 +127,51 @@ impl Models {
         site: &CallSite<'_>,
         tracer: &Tracer,
         on_delta: OnDelta<'_>,
-    ) -> Result<Answered, ModelError> {
+    ) -> Result<Answered, Unanswered> {
+        let mut tally = Tally::default();
         let mut failure: Option<ModelError> = None;
-        for name in agent.model.all() {
-            let provider = match self.open(name, agent.base_url.as_deref()) {
-                Ok(provider) => provider,
-                Err(error) => {
-                    failure = Some(graver(failure, error));
-                    continue;
-                }
+        let names = route::order(agent, site.kind, site.left, prompt.ask);
+        let first_provider =
+            agent.model.all().first().and_then(|name| name.split_once(':')).map(|(provider, _)| provider);
+        for (number, name) in names.iter().enumerate() {
+            // Another provider is not where the agent's file says that this one is.
+            let is_there = name.split_once(':').map(|(provider, _)| provider) == first_provider;
+            let base_url = agent.base_url.as_deref().filter(|_| is_there);
+            let asked = match self.open(name, base_url) {
+                Ok(provider) => self.ask(&*provider, prompt, site, agent, tracer, on_delta, &mut tally).await,
+                Err(error) => Err(error),
             };
-            match self.ask(&*provider, prompt, site, agent, tracer, on_delta).await {
-                Ok(answered) => return Ok(answered),
-                Err(error) => {
-                    tracing::warn!(model = name, class = error.class(), %error, "a model did not answer");
-                    failure = Some(graver(failure, error));
+            let error = match asked {
+                Ok(mut answered) => {
+                    tally.spent.add(&answered.answer.usage);
+                    answered.answer.usage = tally.spent.usage;
+                    answered.failures = tally.failures;
+                    return Ok(answered);
                 }
+                Err(error) => error,
+            };
+            let told = error.is_to_be_told();
+            let done = match (told, number + 1 < names.len(), error.is_transient()) {
+                (true, ..) => "asked_again",
+                (_, true, _) => "next_model",
+                (_, _, true) => "put_off",
+                _ => "gave_up",
+            };
+            tracing::warn!(model = name, kind = error.kind.as_str(), %error, done, "a model did not answer");
+            let model =
+                name.parse().unwrap_or_else(|_| ModelName { provider: "unknown".into(), model: (*name).to_owned() });
+            note(&mut tally.failures, error.noted(&model, done));
+            failure = Some(error.or_better(failure));
+            if told {
+                break;
             }
         }
-        Err(failure.unwrap_or_else(|| ModelError::Permanent("the agent names no model".to_owned())))
+        let error = failure.unwrap_or_else(|| ModelError::misconfigured("the agent names no model"));
+        Err(Unanswered { error, failures: tally.failures, usage: tally.spent.usage })
     }
 
-    /// One model, tried again while its failures are transient and there is time.
+    /// One model, tried again while its failures may pass and there is time.
+    #[expect(clippy::too_many_arguments, reason = "what a call is about, and where it is counted")]
     async fn ask(
         &self,
         provider: &dyn Provider,
@@ -123,6 +180,7 @@ impl Models {
         agent: &AgentSpec,
         tracer: &Tracer,
         on_delta: OnDelta<'_>,
+        tally: &mut Tally,
     ) -> Result<Answered, ModelError> {
         let began = Instant::now();
         let mut waits = retry::exponential(RETRY_MIN, RETRY_MAX);
@@ -131,15 +189,24 @@ impl Models {
                 Ok(answered) => return Ok(answered),
                 Err(error) => error,
             };
-            let ModelError::Transient { retry_after, .. } = &error else { return Err(error) };
-            let wait = waits.next().unwrap_or(RETRY_MAX).max(retry_after.unwrap_or_default());
+            tally.spent.add(&error.usage);
+            // What it said before it failed does not count.
+            on_delta(Piece::Anew);
+            if error.kind.rule() != Rule::Retry {
+                return Err(error);
+            }
+            let wait = waits.next().unwrap_or(RETRY_MAX).max(error.retry_after.unwrap_or_default());
             if began.elapsed() + wait > self.options.retry_within {
                 return Err(error);
             }
+            metrics::counter!("planner_model_retries_total", "kind" => error.kind.as_str()).increment(1);
+            let name = ModelName { provider: provider.provider().to_owned(), model: provider.model().to_owned() };
+            note(&mut tally.failures, error.noted(&name, "retried"));
             tokio::time::sleep(wait).await;
         }
     }
 
+    /// One call: every call to a model goes out here.
     async fn ask_once(
         &self,
         provider: &dyn Provider,
@@ -152,30 +219,36 @@ impl Models {
         let span = open_span(provider, prompt, site, agent, tracer);
         let began = Instant::now();
         let result = span.instrument(provider.answer(prompt, on_delta)).await;
-        let outcome = result.as_ref().map_or_else(|error| error.class(), |_| "answered");
+        let outcome = result.as_ref().map_or_else(|error| error.kind.as_str(), |_| "answered");
         let labels = [("provider", provider.provider().to_owned()), ("outcome", outcome.to_owned())];
         metrics::counter!("planner_model_calls_total", &labels).increment(1);
         metrics::histogram!("planner_model_call_seconds", "provider" => provider.provider().to_owned())
             .record(began.elapsed());
         let mut answer = match result {
             Ok(answer) => answer,
-            Err(error) => {
-                span.record_error(error.class(), &error);
+            Err(mut error) => {
+                span.record_error(error.kind.as_str(), &error);
+                if error.usage.tokens() > 0 {
+                    self.price(provider, agent, site, &mut error.usage);
+                }
                 return Err(error);
             }
         };
-        self.price(provider, &mut answer);
+        self.price(provider, agent, site, &mut answer.usage);
+        if !answer.others.is_empty() {
+            tracing::debug!(model = provider.model(), others = ?answer.others, "content that is nothing to the runtime");
+        }
         describe_answer(&span, &answer);
         Ok(Answered {
             answer,
             model: format!("{}:{}", provider.provider(), provider.model()),
             traceparent: span.traceparent(),
             millis: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            failures: Vec::new(),
         })
     }
 
-    fn price(&self, provider: &dyn Provider, answer: &mut Answer) {
-        let usage = &mut answer.usage;
+    fn price(&self, provider: &dyn Provider, agent: &AgentSpec, site: &CallSite<'_>, usage: &mut Usage) {
         usage.model_calls = 1;
         match self.prices.cost(provider.provider(), provider.model(), usage) {
             Some(cost) => usage.cost_microusd = cost,
@@ -184,12 +257,21 @@ impl Models {
                 tracing::warn!(model = provider.model(), "the price of this model is not known: counted as 0");
             }
         }
-        for (direction, count) in
-            [("input", usage.input_tokens), ("cached", usage.cached_tokens), ("output", usage.output_tokens)]
-        {
-            metrics::counter!("planner_tokens_total", "direction" => direction).increment(count);
+        let model = format!("{}:{}", provider.provider(), provider.model());
+        for (direction, count) in [
+            ("input", usage.input_tokens),
+            ("cached", usage.cached_tokens),
+            ("cache_write", usage.cache_write_tokens),
+            ("output", usage.output_tokens),
+            ("reasoning", usage.reasoning_tokens),
+        ] {
+            if count > 0 {
+                metrics::counter!("planner_tokens_total", "direction" => direction, "model" => model.clone())
+                    .increment(count);
+            }
         }
-        metrics::counter!("planner_cost_microusd_total").increment(usage.cost_microusd);
+        let labels = [("model", model), ("agent", agent.name.clone()), ("tenant", site.tenant.to_string())];
+        metrics::counter!("planner_cost_microusd_total", &labels).increment(usage.cost_microusd);
     }
 
     fn open(&self, name: &str, base_url: Option<&str>) -> Result<Arc<dyn Provider>, ModelError> {
@@ -199,24 +281,31 @@ impl Models {
         if let Some(provider) = open.get(&key) {
             return Ok(Arc::clone(provider));
         }
-        let provider: Arc<dyn Provider> = if name.provider == "scripted" {
-            Arc::new(Scenarios::provider(&self.scenarios, &name.model))
-        } else {
-            Arc::new(RemoteProvider::open(&name, base_url, &self.options.remote, |key| std::env::var(key).ok())?)
-        };
+        let provider = self.provider(&name, base_url)?;
         if open.len() >= MAX_OPEN {
             open.clear();
         }
         open.insert(key, Arc::clone(&provider));
         Ok(provider)
     }
-}
 
-/// Of two failures the one that leaves more hope: what may pass is tried again.
-fn graver(before: Option<ModelError>, now: ModelError) -> ModelError {
-    match before {
-        Some(before @ ModelError::Transient { .. }) if !matches!(now, ModelError::Transient { .. }) => before,
-        _ => now,
+    fn provider(&self, name: &ModelName, base_url: Option<&str>) -> Result<Arc<dyn Provider>, ModelError> {
+        let recordings = &self.options.recordings;
+        Ok(match name.provider.as_str() {
+            "scripted" => Arc::new(Scenarios::provider(&self.scenarios, &name.model)),
+            "replay" => Arc::new(ReplayProvider::new(recordings, &name.model)?),
+            "record" => {
+                let (recording, model) = name.model.split_once('/').ok_or_else(|| {
+                    ModelError::misconfigured("a recorded model is named `record:<name>/<provider>:<model>`")
+                })?;
+                let inner: ModelName = model.parse()?;
+                if inner.provider == "record" {
+                    return Err(ModelError::misconfigured("a recording is not recorded again"));
+                }
+                Arc::new(RecordProvider::new(recordings, recording, self.provider(&inner, base_url)?)?)
+            }
+            _ => Arc::new(RemoteProvider::open(name, base_url, &self.options.remote, |key| std::env::var(key).ok())?),
+        })
     }
 }
 
@@ -261,21 +350,10 @@ fn describe_answer(span: &Span, answer: &Answer) {
     if answer.usage.cached_tokens > 0 {
         span.set_attribute(genai::USAGE_CACHE_READ_INPUT_TOKENS, count(answer.usage.cached_tokens));
     }
+    if answer.usage.cache_write_tokens > 0 {
+        span.set_attribute(genai::USAGE_CACHE_CREATION_INPUT_TOKENS, count(answer.usage.cache_write_tokens));
+    }
     if let Some(id) = &answer.response_id {
         span.set_attribute(genai::RESPONSE_ID, id.clone());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_may_pass_is_worth_more_than_what_will_not() {
-        let transient = ModelError::transient("busy");
-        let permanent = ModelError::Permanent("no key".to_owned());
-        assert_eq!(graver(Some(transient.clone()), permanent.clone()), transient);
-        assert_eq!(graver(Some(permanent.clone()), transient.clone()), transient);
-        assert_eq!(graver(None, permanent.clone()), permanent);
     }
 }

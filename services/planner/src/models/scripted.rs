@@ -13,8 +13,8 @@ use futures::future::BoxFuture;
 use kernel::{RunId, budget::Usage};
 use serde_json::{Map, Value};
 
-use super::{Answer, Arguments, Finish, ModelCall, ModelError, OnDelta, Prompt, Provider};
-use crate::slice::tokens;
+use super::{Answer, Arguments, FailureKind, Finish, ModelCall, ModelError, OnDelta, Piece, Prompt, Provider};
+use crate::compaction::SUMMARY_TOOL;
 use scenario::{Captures, Scenario, ScriptedCall, ScriptedError, ScriptedFinish, Step, fill, fill_value};
 
 /// Time between two pieces of a slow answer.
@@ -45,11 +45,11 @@ impl Scenarios {
     fn get(&self, name: &str) -> Result<Arc<Scenario>, ModelError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || !name.chars().all(legal) {
-            return Err(ModelError::Permanent(format!("`{name}` is no name of a scenario")));
+            return Err(ModelError::misconfigured(format!("`{name}` is no name of a scenario")));
         }
         let path = self.folder.join(format!("{name}.yaml"));
         let unreadable = |error: std::io::Error| {
-            ModelError::Permanent(format!("scenario {} can't be read: {error}", path.display()))
+            ModelError::misconfigured(format!("scenario {} can't be read: {error}", path.display()))
         };
         let changed = std::fs::metadata(&path).and_then(|about| about.modified()).map_err(unreadable)?;
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ impl Scenarios {
             return Ok(Arc::clone(scenario));
         }
         let yaml = std::fs::read_to_string(&path).map_err(unreadable)?;
-        let scenario = Scenario::parse(name, &yaml).map_err(|error| ModelError::Permanent(error.to_string()))?;
+        let scenario = Scenario::parse(name, &yaml).map_err(|error| ModelError::misconfigured(error.to_string()))?;
         let scenario = Arc::new(scenario);
         read.insert(name.to_owned(), (changed, Arc::clone(&scenario)));
         Ok(scenario)
@@ -87,18 +87,24 @@ pub struct ScriptedProvider {
 impl ScriptedProvider {
     async fn play(&self, prompt: &Prompt, on_delta: OnDelta<'_>) -> Result<Answer, ModelError> {
         let scenario = self.scenarios.get(&self.name)?;
-        let found = scenario.find(prompt.turn, &prompt.user, |step| self.scenarios.is_used(prompt.run_id, step));
+        let summarises = prompt.tools.iter().any(|tool| tool.name == SUMMARY_TOOL);
+        let found = scenario.find(prompt.turn, &prompt.user, |index, step| {
+            // Who is asked for a summary plays no turn, and who plays a turn writes none.
+            let writes_one = step.calls.iter().any(|call| call.tool == SUMMARY_TOOL);
+            writes_one != summarises || (step.once && self.scenarios.is_used(prompt.run_id, index))
+        });
         let Some((index, step, mut captures)) = found else {
             let problem = format!("scenario `{}` has no step for turn {} as it is", self.name, prompt.turn);
-            return Err(ModelError::Permanent(problem));
+            return Err(ModelError::misconfigured(problem));
         };
         if step.once {
             self.scenarios.use_up(prompt.run_id, index);
         }
         captures.insert("run_id".to_owned(), prompt.run_id.to_string());
         captures.insert("turn".to_owned(), prompt.turn.to_string());
-        let bad =
-            |problem| ModelError::Permanent(format!("scenario `{}`, step `{}`: {problem}", self.name, step.label()));
+        let bad = |problem| {
+            ModelError::misconfigured(format!("scenario `{}`, step `{}`: {problem}", self.name, step.label()))
+        };
         let text = step.text.as_deref().map(|text| fill(text, &captures)).transpose().map_err(bad)?.unwrap_or_default();
         let calls =
             step.calls.iter().map(|call| call_of(call, &captures)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
@@ -108,11 +114,11 @@ impl ScriptedProvider {
             return Err(failure(error));
         }
         let finish = finish_of(step);
-        if finish == Finish::Filtered {
-            return Err(ModelError::Refused(text));
-        }
         let usage = usage_of(step, prompt, &text, &calls);
-        Ok(Answer { model: self.name.clone(), text, calls, usage, finish, response_id: None })
+        if finish == Finish::Filtered {
+            return Err(ModelError::new(FailureKind::Refused, text).spent(usage));
+        }
+        Ok(Answer { model: self.name.clone(), text, calls, usage, finish, ..Answer::default() })
     }
 }
 
@@ -134,7 +140,7 @@ impl Provider for ScriptedProvider {
 async fn speak(text: &str, slow: Duration, on_delta: OnDelta<'_>) {
     if slow.is_zero() {
         if !text.is_empty() {
-            on_delta(text);
+            on_delta(Piece::More(text));
         }
         return;
     }
@@ -145,7 +151,7 @@ async fn speak(text: &str, slow: Duration, on_delta: OnDelta<'_>) {
     let between = slow / u32::try_from(pieces).unwrap_or(1);
     for _ in 0..pieces {
         if let Some(piece) = said.next() {
-            on_delta(&piece.iter().collect::<String>());
+            on_delta(Piece::More(&piece.iter().collect::<String>()));
         }
         tokio::time::sleep(between).await;
     }
@@ -161,13 +167,9 @@ fn call_of(call: &ScriptedCall, captures: &Captures) -> Result<ModelCall, String
 }
 
 fn failure(error: &ScriptedError) -> ModelError {
+    let kind = super::failure::with_status(error.status, &reqwest::header::HeaderMap::new(), "").kind;
     let message = format!("the scenario fails with status {}", error.status);
-    match error.status {
-        408 | 409 | 425 | 429 | 500..=599 => {
-            ModelError::Transient { message, retry_after: error.retry_after.map(kernel::units::Duration::std) }
-        }
-        _ => ModelError::Permanent(message),
-    }
+    ModelError::new(kind, message).after(error.retry_after.map(kernel::units::Duration::std))
 }
 
 fn finish_of(step: &Step) -> Finish {
@@ -185,13 +187,5 @@ fn usage_of(step: &Step, prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Us
     if let Some(said) = step.usage {
         return Usage { input_tokens: said.input, cached_tokens: said.cached, output_tokens: said.output, ..usage };
     }
-    let written = calls.iter().map(|call| match &call.arguments {
-        Arguments::Json(value) => tokens::count(&value.to_string()),
-        Arguments::Malformed(raw) => tokens::count(raw),
-    });
-    Usage {
-        input_tokens: tokens::count(&prompt.system) + tokens::count(&prompt.user) + prompt.tool_tokens,
-        output_tokens: tokens::count(text) + written.sum::<u64>(),
-        ..usage
-    }
+    Usage { model_calls: 1, ..super::remote::estimate(prompt, text, calls) }
 }

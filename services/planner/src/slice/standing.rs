@@ -2,7 +2,7 @@
 
 use kernel::{
     RunState, Timestamp, Trust,
-    agent::Criterion,
+    acceptance::Criterion,
     budget::microusd,
     call::{Call, CallStatus},
     event::StepStatus,
@@ -30,6 +30,7 @@ pub(super) fn before(view: &View<'_>, room: u64) -> Vec<Part> {
         Some(objective(view, cap(room, CAPS[0], 20))),
         acceptance(view, cap(room, CAPS[1], 8)),
         plan(view, cap(room, CAPS[1], 10)),
+        summary(view, cap(room, CAPS[0], 15)),
         pause(view, cap(room, CAPS[2], 6)),
     ];
     parts.into_iter().flatten().collect()
@@ -72,10 +73,16 @@ fn objective(view: &View<'_>, max: usize) -> Part {
 
 fn acceptance(view: &View<'_>, max: usize) -> Option<Part> {
     let criteria = &view.input.state.acceptance;
-    let listed: String = criteria.iter().map(|Criterion::Words(words)| format!("- {words}\n")).collect();
+    let listed: String = criteria.iter().map(described).collect();
     let mut part = Part::new("acceptance", "It is reached when", String::new(), Trust::Operator);
     part.body = fence::clean(&limited(&mut part, &listed, max));
     (!criteria.is_empty()).then_some(part)
+}
+
+/// A criterion, and who will look into it.
+fn described(criterion: &Criterion) -> String {
+    let by = criterion.check().map(|check| format!(" (checked by: {})", check.how())).unwrap_or_default();
+    format!("- {}{by}\n", one_line(criterion.text()))
 }
 
 fn plan(view: &View<'_>, max: usize) -> Option<Part> {
@@ -90,6 +97,18 @@ fn plan(view: &View<'_>, max: usize) -> Option<Part> {
     let text = limited(&mut part, &listed, max);
     part.body = format!("Revision {}.\n{}", state.plan_revision, view.model_text(&text));
     (!state.plan.is_empty()).then_some(part)
+}
+
+/// What went before the entries of history, in fewer words.
+fn summary(view: &View<'_>, max: usize) -> Option<Part> {
+    let summary = view.input.state.summary.as_ref()?;
+    let trust = summary.body.trust.join(view.seen);
+    let mut part = Part::new("summary", "What went before, summarised", String::new(), trust);
+    part.seqs = vec![summary.upto];
+    let text = limited(&mut part, &summary.body.text, max);
+    let entries = format!("{} entries of history, up to event {}.\n", summary.entries, summary.upto);
+    part.body = format!("{entries}{}", view.model_text(&text));
+    Some(part)
 }
 
 const fn status_word(status: StepStatus) -> &'static str {

@@ -27,8 +27,10 @@ the operator; `any` or `all` of them; with a deadline. Say why, what you assume,
 calls of this answer: their end wakes you anyway.
 - `say`: a message to the operator, without waiting.
 - `ask_operator`: a question; the run sleeps until it is answered or expires.
+- `remember`: keeps something for later runs, under a key; what you remember after you saw data stays data.
 - `create_artifact`: keeps a named text; a second one of the same name is its next version.
-- `complete`: ends the run with a summary: the objective is reached and you have evidence. Not beside calls or waits.
+- `complete`: ends the run with a summary: the objective is reached and you have evidence. Not beside calls or waits. Criteria \
+that are checked by others are looked into then: if one does not hold, you are told and go on.
 - `fail`: ends the run: the objective cannot be reached, and why.
 An answer of plain text without any call is your final answer and completes the run, unless something is still under way.
 ";
@@ -40,8 +42,14 @@ pub(super) fn render(agent: &AgentSpec) -> String {
 
 /// Its sections in the manifest, with the declarations of the tools.
 pub(super) fn sections(input: &SliceInput<'_>, system: &str) -> Vec<Section> {
-    let section =
-        |name: &str, trust, tokens, cut| Section { name: name.to_owned(), trust, seqs: Vec::new(), tokens, cut };
+    let section = |name: &str, trust, tokens, cut| Section {
+        name: name.to_owned(),
+        trust,
+        seqs: Vec::new(),
+        sources: Vec::new(),
+        tokens,
+        cut,
+    };
     let rules = tokens::count(RULES);
     let missing = (!input.missing_tools.is_empty())
         .then(|| format!("not in the catalogue of tools: {}", input.missing_tools.join(", ")));

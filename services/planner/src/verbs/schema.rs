@@ -53,6 +53,19 @@ pub fn declaration(verb: Verb) -> ToolDecl {
                 }),
             ),
         ),
+        Verb::Remember => (
+            "Keep something for later runs. The same key again replaces it; `forget` removes it.",
+            object(
+                &["key"],
+                json!({
+                    "key": {"type": "string", "description": "What it is about, in a few words."},
+                    "text": {"type": "string"},
+                    "scope": {"type": "string", "enum": ["agent", "user", "tenant"], "description": "Who else sees it: runs of this agent (the default), runs for this user, or all."},
+                    "expires": {"type": "string", "description": "When to forget it, such as 30d."},
+                    "forget": {"type": "boolean"},
+                }),
+            ),
+        ),
         Verb::Complete => (
             "End the run: the objective is reached. Say what was done and what shows it.",
             object(&["summary"], json!({"summary": {"type": "string"}})),
@@ -62,6 +75,7 @@ pub fn declaration(verb: Verb) -> ToolDecl {
             object(&["reason"], json!({"reason": {"type": "string"}})),
         ),
         Verb::SpawnAgent => return spawn_declaration(&[]),
+        Verb::UseSkill => return skill_declaration(&[]),
     };
     ToolDecl { name: verb.name().to_owned(), description: description.to_owned(), schema }
 }
@@ -96,6 +110,24 @@ pub fn spawn_declaration(agents: &[String]) -> ToolDecl {
                       `wait_for` and its name as `task`."
                 .to_owned(),
         schema: object(&["agent", "task"], properties),
+    }
+}
+
+/// How the opening of these skills is declared to the model.
+#[must_use]
+pub fn skill_declaration(skills: &[String]) -> ToolDecl {
+    let mut properties = json!({
+        "name": {"type": "string"},
+        "file": {"type": "string", "description": "A file of the skill; its SKILL.md if none is named."},
+    });
+    if !skills.is_empty() {
+        properties["name"]["enum"] = json!(skills);
+    }
+    ToolDecl {
+        name: Verb::UseSkill.name().to_owned(),
+        description: "Read a skill before you do what it is about. You see it at once, and for the rest of the run."
+            .to_owned(),
+        schema: object(&["name"], properties),
     }
 }
 

@@ -131,13 +131,20 @@ fn what_is_wrong_is_said_in_words() {
 }
 
 #[test]
-fn broken_json_and_repeated_ids_are_told_apart() {
+fn broken_json_and_repeated_calls_are_told_apart() {
     let call = |id: &str, arguments| ModelCall { id: Some(id.to_owned()), name: "test_echo".to_owned(), arguments };
     let broken = Answer { calls: vec![call("1", Arguments::Malformed("{\"text\": ".to_owned()))], ..Answer::default() };
     let words = problems(&broken);
     assert!(words.contains("not valid JSON") && words.contains("EOF"), "{words}");
-    let twins = vec![call("1", Arguments::Json(json!({}))), call("1", Arguments::Json(json!({})))];
-    assert!(problems(&Answer { calls: twins, ..Answer::default() }).contains("same id"));
+    // A call that is said twice is meant once; another one under the same id, or none, is another one all the same.
+    let said = |id: &str, text: &str| call(id, Arguments::Json(json!({"text": text})));
+    let nameless = |text: &str| ModelCall { id: None, ..said("", text) };
+    let calls_of =
+        |calls: Vec<ModelCall>| sim().read(&Answer { calls, ..Answer::default() }).unwrap().outcome.calls.len();
+    assert_eq!(calls_of(vec![said("1", "a"), said("1", "a")]), 1);
+    assert_eq!(calls_of(vec![said("1", "a"), said("1", "b")]), 2);
+    assert_eq!(calls_of(vec![said("1", "a"), said("2", "a")]), 2);
+    assert_eq!(calls_of(vec![nameless("a"), nameless("a")]), 2);
     let many = vec![("test_echo", json!({})); 17];
     assert!(problems(&calls(&many)).contains("more than 16"));
 }

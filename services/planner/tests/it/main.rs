@@ -4,9 +4,12 @@
 #![allow(clippy::needless_pass_by_value, reason = "tests read better with JSON by value")]
 
 mod candidates;
+mod endings;
+mod failures;
 mod redteam;
 mod remote;
 mod scenarios;
 mod sim;
 mod slices;
+mod streams;
 mod turns;

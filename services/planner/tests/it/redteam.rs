@@ -1,8 +1,15 @@
 //! Instructions in whatever a stranger can write to: each stays data, inside its fence, and what can't be seen is made seen.
 
 use kernel::{
-    Command,
+    Block, CallId, Command, Trust,
+    agent::ParallelWake,
+    budget::{Limits, Spent, Usage},
     call::{Evidence, Observation},
+    child::{OnFailure, SpawnRequest},
+    command::{AddMessage, ChildReport, Compact},
+    context::Summary,
+    event::{Outcome, Rule},
+    units::Duration,
 };
 use serde_json::json;
 
@@ -95,5 +102,84 @@ fn whatever_strangers_write_stays_data_at_every_door() {
             counts: Default::default(),
         }));
         assert_fenced(&sim.slice().user, &format!("{what}, what an observer saw"));
+
+        let mut sim = start();
+        sim.submit(&spawning(&sim));
+        let (call_id, child) = sim.state.children.first_key_value().map(|(id, child)| (*id, child.child_id)).unwrap();
+        let report = ChildReport {
+            call_id,
+            child_id: child,
+            outcome: Outcome::Completed,
+            rule: Rule::GoalVerified,
+            answer: outside(text),
+            spent: Spent::default(),
+        };
+        sim.submit(&Command::SettleChild(Box::new(report)));
+        assert_fenced(&sim.slice().user, &format!("{what}, what a child found"));
+    }
+}
+
+fn spawning(sim: &Sim) -> Command {
+    let mut outcome = sim.read(&calls(&[("say", json!({"text": "x"}))])).unwrap().outcome;
+    outcome.spawns = vec![SpawnRequest {
+        call_id: CallId::mint(),
+        agent: "b".to_owned(),
+        agent_digest: "digest".to_owned(),
+        task: outside("look"),
+        tools: Vec::new(),
+        limits: Limits::default(),
+        on_failure: OnFailure::Continue,
+        acceptance: Vec::new(),
+        parallel_wake: ParallelWake::default(),
+        debounce: Duration::default(),
+    }];
+    Command::CommitTurn(Box::new(outcome))
+}
+
+/// A model that has read a stranger's words may repeat them as its own: as a summary of what went before, as its plan, as the
+/// reason why it waits, to the operator, and to a child. Whatever trust it claims, they stay a stranger's.
+#[test]
+fn what_a_fooled_model_says_stays_data() {
+    for (what, text) in TEXTS {
+        let text = &text.replace(['\n', '\r'], " ");
+        let start = || Sim::start(agent(AGENT), operator("Look."), outside(text), "nowhere".into());
+
+        let mut sim = start();
+        let plan = json!({"steps": [{"title": text, "status": "pending"}]});
+        let outcome = sim.read(&calls(&[
+            ("update_plan", plan),
+            ("say", json!({"text": text})),
+            ("test_echo", json!({"text": text})),
+        ]));
+        sim.submit(&Command::CommitTurn(Box::new(outcome.unwrap().outcome)));
+        sim.complete("test.echo", text);
+        assert_fenced(&sim.slice().user, &format!("{what}, as a plan, to the operator, and as arguments"));
+
+        let mut sim = start();
+        let wait = json!({"timer": "5m", "why": text, "assumes": text, "expects": text});
+        let outcome = sim.read(&calls(&[("wait_for", wait)])).unwrap().outcome;
+        sim.submit(&Command::CommitTurn(Box::new(outcome)));
+        sim.submit(&Command::AddMessage(AddMessage { block: operator("Go on.") }));
+        assert_fenced(&sim.slice().user, &format!("{what}, as the reason of a wait"));
+
+        let mut sim = start();
+        let summary = Summary {
+            upto: sim.state.seq,
+            entries: 1,
+            body: Block::new(text.as_str(), Trust::Operator, "operator:ann"),
+        };
+        let compact = Compact {
+            turn_id: sim.turn_id(),
+            strategy: "model".to_owned(),
+            reason: "history".to_owned(),
+            before_tokens: 10_000,
+            after_tokens: 10,
+            usage: Usage::default(),
+            kept: sim.state.standing(),
+            summary: Some(summary),
+            handoff: None,
+        };
+        sim.submit(&Command::Compact(Box::new(compact)));
+        assert_fenced(&sim.slice().user, &format!("{what}, as a summary"));
     }
 }

@@ -16,8 +16,8 @@ use axum::{
 use futures::StreamExt;
 use kernel::RunId;
 use planner::models::{
-    Answer, Arguments, Finish, ModelError, ModelName, Prompt, Provider, ToolDecl, remote::RemoteOptions,
-    remote::RemoteProvider,
+    Answer, Arguments, FailureKind, Finish, ModelError, ModelName, Piece, Prompt, Provider, Rule, ToolDecl,
+    remote::{RemoteOptions, RemoteProvider},
 };
 use serde_json::{Value, json};
 
@@ -135,6 +135,7 @@ fn prompt() -> Prompt {
         max_output_tokens: 500,
         run_id: RunId::mint(),
         turn: 1,
+        ask: 0,
     }
 }
 
@@ -148,7 +149,10 @@ fn provider(name: &str, url: &str) -> RemoteProvider {
 async fn ask(name: &str, reply: Reply) -> (Result<Answer, ModelError>, Vec<String>, (String, String, Value)) {
     let (stand_in, url) = StandIn::start(vec![reply]).await;
     let told = Mutex::new(Vec::new());
-    let on_delta = |piece: &str| told.lock().unwrap().push(piece.to_owned());
+    let on_delta = |piece: Piece<'_>| match piece {
+        Piece::More(text) => told.lock().unwrap().push(text.to_owned()),
+        Piece::Anew => told.lock().unwrap().clear(),
+    };
     let answer = provider(name, &url).answer(&prompt(), &on_delta).await;
     (answer, told.into_inner().unwrap(), stand_in.seen())
 }
@@ -228,12 +232,11 @@ async fn anthropic_streams_text_calls_and_usage() {
 async fn overload_passes_and_says_when_to_come_again() {
     let body = json!({"error": {"message": "slow down", "type": "rate_limit_error"}});
     let error = fails("openai:m", Reply::Status(429, vec![("retry-after", "7")], body)).await;
-    let ModelError::Transient { message, retry_after } = error else { panic!("{error:?}") };
-    assert_eq!(retry_after, Some(Duration::from_secs(7)));
-    assert!(message.contains("slow down"), "{message}");
+    assert_eq!((error.kind, error.retry_after), (FailureKind::RateLimited, Some(Duration::from_secs(7))));
+    assert!(error.message.contains("slow down"), "{error}");
     for status in [500, 502, 503, 529] {
         let error = fails("anthropic:m", Reply::Status(status, vec![], json!({}))).await;
-        assert!(matches!(error, ModelError::Transient { .. }), "{status}: {error:?}");
+        assert_eq!(error.kind.rule(), Rule::Retry, "{status}: {error:?}");
     }
 }
 
@@ -241,16 +244,19 @@ async fn overload_passes_and_says_when_to_come_again() {
 async fn what_will_never_work_is_not_tried_again() {
     for status in [400, 401, 403, 404] {
         let error = fails("openai:m", Reply::Status(status, vec![], json!({"error": {"message": "no"}}))).await;
-        assert!(matches!(error, ModelError::Permanent(_)), "{status}: {error:?}");
+        assert_eq!(error.kind.rule(), Rule::NextOrStop, "{status}: {error:?}");
     }
 }
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_is_tried_again() {
     let begun = data(&[chunk(json!({"content": "I look"}), Value::Null)]);
-    for reply in [Reply::Break(begun.clone()), Reply::Stream(vec![begun.clone()]), Reply::Hang(begun)] {
-        let error = fails("openai:m", reply).await;
-        assert!(matches!(error, ModelError::Transient { .. }), "{error:?}");
+    for (reply, kind) in [
+        (Reply::Break(begun.clone()), FailureKind::Reset),
+        (Reply::Stream(vec![begun.clone()]), FailureKind::Reset),
+        (Reply::Hang(begun), FailureKind::TimedOut),
+    ] {
+        assert_eq!(fails("openai:m", reply).await.kind, kind);
     }
 }
 
@@ -259,10 +265,10 @@ async fn errors_in_the_middle_of_a_stream_are_heard() {
     let overloaded = json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
     let begun: String = anthropic_stream().split_inclusive("\n\n").take(4).collect();
     let error = fails("anthropic:m", Reply::Stream(vec![begun, format!("event: error\ndata: {overloaded}\n\n")])).await;
-    assert!(matches!(error, ModelError::Transient { .. }), "{error:?}");
+    assert_eq!(error.kind, FailureKind::Overloaded);
     let invalid = json!({"error": {"type": "invalid_request_error", "message": "no such tool"}});
     let error = fails("openai:m", Reply::Stream(vec![data(&[invalid])])).await;
-    assert!(matches!(error, ModelError::Permanent(_)), "{error:?}");
+    assert_eq!(error.kind, FailureKind::Rejected);
 }
 
 #[tokio::test]
@@ -271,15 +277,13 @@ async fn empty_cut_off_and_withheld_answers_are_told_apart() {
         let chunks = [chunk(json!({"content": text}), Value::Null), chunk(json!({}), json!(finish))];
         Reply::Stream(vec![data(&chunks) + "data: [DONE]\n\n"])
     };
-    assert!(matches!(fails("openai:m", ended("", "stop")).await, ModelError::Invalid(_)));
-    assert!(matches!(fails("openai:m", ended("", "content_filter")).await, ModelError::Refused(_)));
+    assert_eq!(fails("openai:m", ended("", "stop")).await.kind, FailureKind::Empty);
+    assert_eq!(fails("openai:m", ended("", "content_filter")).await.kind, FailureKind::Refused);
     let cut = ask("openai:m", ended("half an", "length")).await.0.unwrap();
     assert_eq!((cut.finish, cut.text.as_str()), (Finish::Length, "half an"));
     assert!(cut.usage.input_tokens > 0, "counted here, since the server did not");
-    assert!(matches!(
-        fails("openai:m", Reply::Stream(vec!["data: {not json\n\n".to_owned()])).await,
-        ModelError::Invalid(_)
-    ));
+    let garbled = fails("openai:m", Reply::Stream(vec!["data: {not json\n\n".to_owned()])).await;
+    assert_eq!(garbled.kind, FailureKind::Garbled);
 }
 
 #[tokio::test]
@@ -288,5 +292,5 @@ async fn nobody_there_is_transient() {
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     drop(listener);
     let error = provider("openai:m", &url).answer(&prompt(), &|_| {}).await.unwrap_err();
-    assert!(matches!(error, ModelError::Transient { .. }), "{error:?}");
+    assert_eq!(error.kind, FailureKind::Unreachable);
 }

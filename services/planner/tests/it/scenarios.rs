@@ -114,13 +114,21 @@ fn decide(sim: &mut Sim, verdict: Verdict) {
         binding: Default::default(),
         trust: Trust::Untrusted,
         reasons: vec![],
+        shown: Default::default(),
         expires_at: kernel::units::later(sim.now, Duration::from_secs(3600)),
     };
     let approval_id = approval.approval_id;
     sim.submit(&Command::AskApproval(Box::new(approval)));
     assert_eq!(sim.state.status(), Status::Waiting);
     let by = "ann".to_owned();
-    sim.submit(&Command::DecideApproval(DecideApproval { approval_id, verdict, edited: None, reason: None, by }));
+    sim.submit(&Command::DecideApproval(DecideApproval {
+        approval_id,
+        verdict,
+        edited: None,
+        reason: None,
+        by,
+        standing: None,
+    }));
 }
 
 #[tokio::test]
@@ -198,7 +206,14 @@ async fn the_load_test_loops_five_times_and_asks() {
     sim.turn().await;
     let (&approval_id, _) = sim.state.approvals.iter().next().unwrap();
     let (verdict, by) = (Verdict::Approve, "ann".to_owned());
-    sim.submit(&Command::DecideApproval(DecideApproval { approval_id, verdict, edited: None, reason: None, by }));
+    sim.submit(&Command::DecideApproval(DecideApproval {
+        approval_id,
+        verdict,
+        edited: None,
+        reason: None,
+        by,
+        standing: None,
+    }));
     sim.turn().await;
     assert_eq!(sim.state.status(), Status::Completed);
     assert_eq!(sim.state.spent.turns, 7);

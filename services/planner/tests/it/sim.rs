@@ -15,7 +15,8 @@ use kernel::{
 use planner::{
     candidate::{self, Candidate, Reading},
     models::{
-        Answer, ModelError, Models, ModelsOptions, Prompt, prices::Prices, remote::RemoteOptions, router::CallSite,
+        Answer, ModelError, Models, ModelsOptions, Prompt, TurnKind, prices::Prices, remote::RemoteOptions, route,
+        router::CallSite,
     },
     slice::{Slice, SliceInput, SliceLimits},
     toolbox::{CatalogueTool, Toolbox},
@@ -39,8 +40,12 @@ pub fn agent(yaml: &str) -> AgentSpec {
 }
 
 pub fn models(scenarios: PathBuf) -> Models {
-    let options =
-        ModelsOptions { scenarios, retry_within: std::time::Duration::from_secs(2), remote: RemoteOptions::default() };
+    let options = ModelsOptions {
+        scenarios,
+        recordings: PathBuf::new(),
+        retry_within: std::time::Duration::from_secs(2),
+        remote: RemoteOptions::default(),
+    };
     Models::new(options, Prices::shipped().unwrap())
 }
 
@@ -72,6 +77,7 @@ impl Sim {
             sampled: true,
             trigger: None,
             parent: None,
+            roles: Vec::new(),
             tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
@@ -106,6 +112,7 @@ impl Sim {
             tool_tokens: self.toolbox.tokens(),
             tools_trust: self.toolbox.trust(),
             missing_tools: self.toolbox.missing(),
+            beside: &[],
             digests: &[],
             now: self.now,
             limits: self.limits,
@@ -122,6 +129,7 @@ impl Sim {
             max_output_tokens: 4096,
             run_id: self.state.run_id,
             turn: turn.number,
+            ask: 0,
         };
         let site = CallSite {
             traceparent: None,
@@ -129,9 +137,15 @@ impl Sim {
             turn_id: turn.turn_id,
             tenant: &self.state.tenant,
             agent_digest: &self.state.agent_digest,
+            kind: TurnKind::of(&self.state),
+            left: route::share_left(&self.state),
         };
         let tracer = service::Tracer::disabled("planner");
-        self.models.answer(&self.agent, &prompt, &site, &tracer, &|_| {}).await.map(|answered| answered.answer)
+        self.models
+            .answer(&self.agent, &prompt, &site, &tracer, &|_| {})
+            .await
+            .map(|answered| answered.answer)
+            .map_err(|unanswered| unanswered.error)
     }
 
     pub fn read(&self, answer: &Answer) -> Result<Candidate, Vec<String>> {
@@ -151,6 +165,7 @@ impl Sim {
                 model: "scripted:test",
                 usage: Usage::default(),
                 model_ms: 1,
+                failures: &[],
             },
         )
     }

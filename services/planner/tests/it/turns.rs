@@ -23,16 +23,16 @@ use crate::sim::{has, operator, outside};
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A system of its own with a scenario, and runs in it.
-struct World {
-    stack: TestStack,
-    ingress: Engine,
-    folder: tempfile::TempDir,
-    artifact_url: String,
-    tenant: TenantId,
+pub struct World {
+    pub stack: TestStack,
+    pub ingress: Engine,
+    pub folder: tempfile::TempDir,
+    pub artifact_url: String,
+    pub tenant: TenantId,
 }
 
 impl World {
-    async fn with(scenario: &str) -> Self {
+    pub async fn with(scenario: &str) -> Self {
         let stack = TestStack::new().await.unwrap();
         let ingress = stack.engine(Role::Ingress).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -41,11 +41,11 @@ impl World {
         Self { stack, ingress, folder, artifact_url: "http://127.0.0.1:9".to_owned(), tenant: TenantId::default() }
     }
 
-    fn planner(&self) -> Running {
+    pub fn planner(&self) -> Running {
         self.planner_with(|_| {})
     }
 
-    fn planner_with(&self, change: impl FnOnce(&mut Config)) -> Running {
+    pub fn planner_with(&self, change: impl FnOnce(&mut Config)) -> Running {
         let common = Common {
             nats_url: bus::testing::url().into(),
             database_url: engine::testing::database_url().into(),
@@ -67,16 +67,20 @@ impl World {
         self.run_of("name: demo\nmodel: scripted:demo\ninstructions: Play.\ntools: [test.echo, nowhere.to_be]\n").await
     }
 
-    async fn run_of(&self, yaml: &str) -> RunId {
+    pub async fn run_of(&self, yaml: &str) -> RunId {
+        self.run_with(yaml, |_| {}).await
+    }
+
+    pub async fn run_with(&self, yaml: &str, change: impl FnOnce(&mut RunCreated)) -> RunId {
         let agent = self.ingress.agents().put(&self.tenant, yaml, "ann").await.unwrap();
-        let created = RunCreated {
+        let mut created = RunCreated {
             tenant: self.tenant.clone(),
             agent: agent.name,
             agent_digest: agent.digest,
             objective: operator("Play to the end."),
             input: outside("{\"n\": 7}"),
-            acceptance: vec![],
-            limits: Default::default(),
+            acceptance: agent.spec.criteria(Vec::new()),
+            limits: agent.spec.budget.clone(),
             conversation_id: None,
             metadata: Default::default(),
             parallel_wake: Default::default(),
@@ -84,8 +88,10 @@ impl World {
             sampled: true,
             trigger: None,
             parent: None,
+            roles: Vec::new(),
             tools: None,
         };
+        change(&mut created);
         let run = RunId::mint();
         let cause =
             Cause { traceparent: Some(format!("00-{}-00f067aa0ba902b7-01", run.trace_id())), ..Cause::default() };
@@ -95,7 +101,7 @@ impl World {
     }
 
     /// The run, as soon as it is as wanted.
-    async fn until(&self, run: RunId, wanted: impl Fn(&RunState) -> bool) -> Arc<RunState> {
+    pub async fn until(&self, run: RunId, wanted: impl Fn(&RunState) -> bool) -> Arc<RunState> {
         let began = Instant::now();
         loop {
             let state = self.ingress.load(run).await.unwrap().unwrap();
@@ -107,12 +113,12 @@ impl World {
         }
     }
 
-    async fn events(&self, run: RunId) -> Vec<Event> {
+    pub async fn events(&self, run: RunId) -> Vec<Event> {
         let stored = self.ingress.reads().events(&self.tenant, run, 0, 1000).await.unwrap();
         stored.iter().map(|event| event.decode().unwrap()).collect()
     }
 
-    async fn close(self, planners: Vec<Running>) {
+    pub async fn close(self, planners: Vec<Running>) {
         for planner in planners {
             assert_eq!(planner.stop().await.unwrap(), Drained::Clean);
         }
@@ -335,10 +341,10 @@ async fn a_held_run_is_not_asked_about_until_it_goes_on() {
     world.close(vec![planner]).await;
 }
 
-type Stored = Arc<Mutex<Vec<(Value, String)>>>;
+pub type Stored = Arc<Mutex<Vec<(Value, String)>>>;
 
 /// Keeps what it is given, as the artifact service does.
-async fn artifact_service(stored: Stored) -> String {
+pub async fn artifact_service(stored: Stored) -> String {
     let keep = |State(stored): State<Stored>, Query(query): Query<Value>, body: String| async move {
         let artifact = json!({
             "artifact_id": kernel::ArtifactId::mint(), "name": query["name"], "version": 1, "digest": "d",

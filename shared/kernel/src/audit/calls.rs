@@ -54,6 +54,8 @@ pub(super) struct Calls {
     /// A call whose child failed and that another takes over.
     retried: Option<CallId>,
     ended: HashSet<CallId>,
+    /// Whether it is a fork that may have no effects.
+    simulated: bool,
     questions: BTreeMap<ApprovalId, Question>,
     asked: HashSet<ApprovalId>,
     /// Effects that have happened and can be undone, oldest first, with how far their calls may be believed.
@@ -112,6 +114,7 @@ impl Trace {
 impl Calls {
     pub(super) fn see(&mut self, event: &Event, report: &mut Report) {
         match &event.data {
+            EventData::RunForked(forked) => self.simulated = !forked.effects,
             EventData::ToolRequested(requested) => self.request(event, &requested.call, report),
             EventData::ToolStarted(started) => self.start(event, started, report),
             EventData::ToolProgressed(progressed) => self.progress(event, progressed, report),
@@ -134,6 +137,11 @@ impl Calls {
             EventData::ToolReconciled(reconciled) => self.reconcile(event, reconciled, report),
             EventData::SubagentStarted(started) => self.start_child(event, started, report),
             EventData::ApprovalRequested(requested) => self.ask(event, &requested.approval, report),
+            EventData::BudgetExceeded(exceeded) => {
+                if let Some(ask) = &exceeded.ask {
+                    self.ask(event, ask, report);
+                }
+            }
             EventData::ApprovalGranted(granted) => self.grant(event, granted, report),
             EventData::ApprovalDenied(denied) => {
                 self.decide(event, denied.approval_id, true, report);
@@ -299,12 +307,13 @@ impl Calls {
         self.ended.insert(call_id);
         let CallRequest { kind, effect, idempotent, compensation, trust, .. } = call.request;
         let started = call.may_have_happened();
-        if end == End::Completed && compensation == Compensation::Declared {
+        if end == End::Completed && compensation == Compensation::Declared && !self.simulated {
             self.done.push((call_id, trust));
         }
         match end {
             End::Completed | End::Failed => {
-                let ready = started || !needs_start(kind, effect, idempotent);
+                let recorded = self.simulated && end == End::Completed;
+                let ready = started || recorded || !needs_start(kind, effect, idempotent);
                 report.expect(ready, event, rules::STARTED_FIRST, || format!("call {call_id} never started"));
                 let allowed = started || matches!(call.permit, Permit::NotAsked | Permit::Granted(_));
                 report.expect(allowed, event, rules::AS_GRANTED, || format!("call {call_id}: {:?}", call.permit));

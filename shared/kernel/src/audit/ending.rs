@@ -9,6 +9,8 @@ use crate::event::{Ending, Event, EventData, Outcome};
 pub(super) struct Control {
     queued: bool,
     paused: bool,
+    /// Whether it is a fork that may have no effects.
+    simulated: bool,
     /// With its parent, and by an operator.
     held: [bool; 2],
     exceeded: bool,
@@ -23,15 +25,19 @@ impl Control {
             report.expect(allowed, event, rules::NO_NEW_WORK, || format!("`{name}` while ending"));
         }
         match &event.data {
+            EventData::RunForked(forked) => self.simulated = !forked.effects,
             EventData::RunQueued(_) => self.queued = true,
             EventData::RunRunnable(_) => self.queued = false,
             EventData::RunPaused(paused) => self.hold(paused.by_parent, true),
             EventData::RunResumed(resumed) => self.hold(resumed.by_parent, false),
-            EventData::BudgetExceeded(_) => self.exceeded = true,
+            EventData::BudgetExceeded(exceeded) => self.exceeded |= exceeded.ask.is_none(),
             EventData::ToolStarted(started) => {
                 let call = started.call_id;
                 let held = self.paused && !calls.is_compensation(call);
                 report.expect(!held, event, rules::HELD, || format!("call {call} starts while held"));
+                report.expect(!self.simulated, event, rules::SIMULATED, || {
+                    format!("call {call} starts in a simulated run")
+                });
             }
             EventData::RunCancelRequested(requested) => {
                 self.queued = false;

@@ -11,6 +11,7 @@
 //! }
 //! ```
 
+mod acceptance;
 mod calls;
 mod ending;
 mod family;
@@ -25,7 +26,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use self::family::Families;
-use self::{calls::Calls, ending::Control, family::Kin, trust::Provenance, turns::Turns, waits::Waits};
+use self::{
+    acceptance::Acceptance, calls::Calls, ending::Control, family::Kin, trust::Provenance, turns::Turns, waits::Waits,
+};
 use crate::{
     apply::apply,
     event::{Event, EventData},
@@ -112,6 +115,7 @@ impl Auditor {
 pub struct RunAudit {
     report: Report,
     log: Log,
+    acceptance: Acceptance,
     turns: Turns,
     waits: Waits,
     calls: Calls,
@@ -154,6 +158,7 @@ impl RunAudit {
         Self {
             report: Report { run_id, violations: Vec::new() },
             log: Log::default(),
+            acceptance: Acceptance::default(),
             turns: Turns::default(),
             waits: Waits::default(),
             calls: Calls::default(),
@@ -167,6 +172,7 @@ impl RunAudit {
     pub fn push(&mut self, event: &Event) {
         let report = &mut self.report;
         self.log.see(event, report);
+        self.acceptance.see(event, report);
         self.trust.see(event, &self.calls, report);
         self.turns.see(event, &self.calls, report);
         self.waits.see(event, &self.calls, report);
@@ -239,6 +245,7 @@ struct Log {
 
 impl Log {
     fn see(&mut self, event: &Event, report: &mut Report) {
+        self.compare_kept(event, report);
         let expected = self.seq + 1;
         report.expect(event.seq == expected, event, rules::GAPLESS, || format!("event {expected} was expected"));
         report.expect(self.at.is_none_or(|at| at <= event.at), event, rules::TIME, || "time went back".to_owned());
@@ -247,6 +254,18 @@ impl Log {
         self.at = Some(event.at);
         self.ended |= is_end(&event.data);
         self.fold(event, report);
+    }
+
+    /// What a compaction says that it keeps is what the run had.
+    fn compare_kept(&self, event: &Event, report: &mut Report) {
+        let kept = match &event.data {
+            EventData::ContextCompacted(compacted) => &compacted.kept,
+            EventData::ContextReset(reset) => &reset.kept,
+            _ => return,
+        };
+        let same = self.state.as_ref().is_some_and(|state| state.standing() == *kept);
+        report
+            .expect(same, event, rules::COMPACTION, || "a summary is about another standing than the run's".to_owned());
     }
 
     fn fold(&mut self, event: &Event, report: &mut Report) {

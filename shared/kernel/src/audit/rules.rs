@@ -82,6 +82,9 @@ rules! {
     /// A run ends when nothing of it is open, and as it was said that it would.
     CLEAN_END = "ending.clean";
 
+    /// A fork whose effects are simulated starts no call.
+    SIMULATED = "forks.simulated";
+
     /// A child's id follows from its parent and the call, and each is started once.
     CHILD_ID = "children.id";
     /// No run uses, or hands on, tools that it may not use.
@@ -93,8 +96,13 @@ rules! {
 
     /// No turn opens beyond the limits, and no call is requested beyond them.
     BUDGET = "budget.kept";
-    /// A limit that was reached ends the run.
+    /// A limit that was reached ends the run, or stops it until an operator lets it go on.
     BUDGET_ENDS = "budget.ends";
+
+    /// A run with checked criteria is complete only when all of them were looked into, by calls that ended well.
+    ACCEPTANCE = "acceptance.checked";
+    /// A summary leaves what the run stands on as it is.
+    COMPACTION = "context.kept";
 
     /// What is derived is trusted no more than the least of what it comes from.
     TRUST = "trust.never_raised";

@@ -2,8 +2,10 @@
 
 use super::{Report, calls::Calls, rules};
 use crate::{
+    context::Summary,
     event::{Event, EventData, Finding, Speaker, TurnCompleted},
     ids::Seq,
+    memory::MemoryScope,
     trust::Trust,
 };
 
@@ -23,6 +25,12 @@ impl Provenance {
                 self.enters(event, created.input.trust);
                 let outside = created.trigger.is_none() || created.input.trust == Trust::Untrusted;
                 report.expect(outside, event, rules::TRUST, || "an outside event is believed".to_owned());
+            }
+            EventData::RunForked(forked) => forked.carried.trusts().for_each(|trust| self.enters(event, trust)),
+            EventData::RunRevised(revised) => {
+                if let Some(objective) = &revised.objective {
+                    self.enters(event, objective.trust);
+                }
             }
             EventData::TurnCompleted(turn) => self.turn(event, turn, report),
             EventData::MessageAdded(message) => match message.role {
@@ -51,12 +59,21 @@ impl Provenance {
             EventData::SubagentCancelled(cancelled) => self.enters(event, cancelled.reason.trust),
             EventData::ArtifactCreated(created) => self.derived(event, created.artifact.trust, report),
             EventData::ArtifactUpdated(updated) => self.derived(event, updated.artifact.trust, report),
+            EventData::MemoryWritten(written) => {
+                self.derived(event, written.block.trust, report);
+                self.for_all(event, written.place.scope, report);
+            }
+            EventData::MemoryDeleted(deleted) => self.for_all(event, deleted.place.scope, report),
             EventData::ApprovalRequested(requested) => {
                 let approval = &requested.approval;
                 let asked = approval.call_id.map_or(self.turn, |call| calls.trust(call));
                 let shown = asked.is_none_or(|asked| approval.trust <= asked);
                 report
                     .expect(shown, event, rules::TRUST, || "the arguments look more trusted than they are".to_owned());
+            }
+            EventData::TrustDeclassified(vouched) => {
+                let bounded = vouched.trust == Trust::Trusted && vouched.from < event.seq && !vouched.by.is_empty();
+                report.expect(bounded, event, rules::TRUST, || "a text is taken for an operator's own".to_owned());
             }
             EventData::ExternalMatched(matched) => {
                 let outside = matched.block.trust == Trust::Untrusted;
@@ -69,9 +86,21 @@ impl Provenance {
             EventData::ToolReconciled(reconciled) if reconciled.finding == Finding::Unknown => {
                 self.enters(event, reconciled.evidence.trust);
             }
+            EventData::AcceptanceJudged(judged) => {
+                judged.verdicts.iter().for_each(|verdict| self.enters(event, verdict.evidence.trust));
+            }
+            EventData::ContextCompacted(compacted) => self.summary(event, compacted.summary.as_ref(), report),
+            EventData::ContextReset(reset) => self.summary(event, Some(&reset.summary), report),
             EventData::ObservationRecorded(_) => self.enters(event, Trust::Untrusted),
             _ => {}
         }
+    }
+
+    /// What went before, in fewer words, is believed no more than any of it.
+    fn summary(&self, event: &Event, summary: Option<&Summary>, report: &mut Report) {
+        let lowest = self.lowest(event.seq);
+        let holds = summary.is_none_or(|summary| summary.body.trust <= lowest);
+        report.expect(holds, event, rules::TRUST, || format!("a summary of what is {lowest:?} is taken for more"));
     }
 
     /// The lowest trust of all that ever came in.
@@ -98,9 +127,18 @@ impl Provenance {
             format!("a turn that saw {seen:?} is taken for {:?}", turn.trust)
         });
         self.turn = Some(turn.trust);
+        self.enters(event, turn.trust);
         if let Some(text) = &turn.text {
             self.derived(event, text.trust, report);
         }
+    }
+
+    /// The last turn changed what every run of the tenant sees.
+    fn for_all(&self, event: &Event, scope: MemoryScope, report: &mut Report) {
+        let fooled = self.turn.unwrap_or(Trust::Operator) < Trust::Trusted;
+        report.expect(!fooled || scope != MemoryScope::Tenant, event, rules::TRUST, || {
+            "a turn that saw untrusted data changes what the whole tenant remembers".to_owned()
+        });
     }
 
     /// Something that the last turn made.

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use super::{Report, calls::Calls, calls::End, is_end, rules, waits::Waits};
 use crate::{
     agent::ParallelWake,
-    budget::{Limits, Spent, Usage, microusd},
-    event::{Event, EventData, RunRunnable, Speaker, SubagentStarted, TurnCompleted},
-    ids::{CallId, Seq, TurnId},
+    budget::{LimitName, Limits, Spent, Usage, microusd},
+    event::{BudgetExceeded, Event, EventData, RunRunnable, Speaker, SubagentStarted, TurnCompleted},
+    ids::{ApprovalId, CallId, Seq, TurnId},
+    units::Duration,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,14 @@ pub(super) struct Turns {
     children: Spent,
     /// What is set aside for the open ones.
     set_aside: BTreeMap<CallId, Limits>,
+    /// The limit at which the run has stopped, and the question whether it goes on.
+    parked: Option<(LimitName, ApprovalId)>,
+    /// It was said that it does not.
+    refused: bool,
+    /// What looks into whether the run is done, while that is open: the calls of it.
+    checks: Option<Vec<CallId>>,
+    given: Limits,
+    created: Option<jiff::Timestamp>,
     /// Whether the turn before was rejected: it is tried once more, with what there is.
     repeats: bool,
 }
@@ -42,9 +51,29 @@ impl Turns {
         match &event.data {
             EventData::RunCreated(created) => {
                 self.limits = created.limits.clone();
+                self.given = created.limits.clone();
+                self.created = Some(event.at);
                 self.parallel_wake = created.parallel_wake;
             }
-            EventData::BudgetChanged(changed) => self.limits = changed.limits.clone(),
+            EventData::BudgetChanged(changed) => {
+                self.limits = changed.limits.clone();
+                let fits = leaves_a_turn(&self.limits, &self.spent());
+                self.parked = self.parked.filter(|(limit, _)| *limit != LimitName::Wall && !fits);
+            }
+            EventData::BudgetExceeded(exceeded) => self.reach(exceeded),
+            EventData::AcceptanceRequested(requested) => {
+                self.checks = Some(requested.checks.iter().filter_map(|asked| asked.call_id).collect());
+            }
+            EventData::AcceptanceJudged(judged) => {
+                self.checks = None;
+                if !judged.accepted {
+                    self.open = None;
+                    self.repeats = true;
+                }
+            }
+            EventData::RunRevised(_) => self.checks = None,
+            EventData::ContextCompacted(compacted) => self.own.add(&compacted.usage),
+            EventData::ContextReset(reset) => self.own.add(&reset.usage),
             EventData::RunRunnable(opened) => self.open(event, opened, report),
             EventData::TurnCompleted(turn) => self.commit(event, turn, report),
             EventData::TurnRejected(turn) => {
@@ -58,9 +87,18 @@ impl Turns {
             EventData::ObservationRecorded(recorded) if recorded.observation.decision.is_some() => {
                 self.cause = Some(event.seq);
             }
-            EventData::ApprovalGranted(granted) => self.answered(event, calls.is_question(granted.approval_id)),
-            EventData::ApprovalDenied(denied) => self.answered(event, calls.is_question(denied.approval_id)),
-            EventData::ApprovalExpired(expired) => self.answered(event, calls.is_question(expired.approval_id)),
+            EventData::ApprovalGranted(granted) => {
+                self.let_go(event, granted.approval_id);
+                self.answered(event, calls.is_question(granted.approval_id));
+            }
+            EventData::ApprovalDenied(denied) => {
+                self.refuse(denied.approval_id);
+                self.answered(event, calls.is_question(denied.approval_id));
+            }
+            EventData::ApprovalExpired(expired) => {
+                self.refuse(expired.approval_id);
+                self.answered(event, calls.is_question(expired.approval_id));
+            }
             EventData::ToolProgressed(progressed) if progressed.asks.is_some() => self.cause = Some(event.seq),
             EventData::ToolRequested(requested) if !requested.call.is_compensation() => {
                 self.own.tool_calls += 1;
@@ -75,6 +113,11 @@ impl Turns {
             data if is_end(data) => self.open = None,
             _ => {}
         }
+        if let Some((call, _)) = End::of(&event.data)
+            && let Some(checks) = &mut self.checks
+        {
+            checks.retain(|check| *check != call);
+        }
         if let Some((call, end)) = End::of(&event.data)
             && calls.is_open(call)
         {
@@ -88,6 +131,29 @@ impl Turns {
         }
     }
 
+    fn reach(&mut self, exceeded: &BudgetExceeded) {
+        if let Some(ask) = &exceeded.ask {
+            self.parked = Some((exceeded.limit, ask.approval_id));
+            if exceeded.limit != LimitName::Wall {
+                self.open = None;
+            }
+        }
+    }
+
+    /// As much again, by an operator's word.
+    fn let_go(&mut self, event: &Event, approval: ApprovalId) {
+        if let Some((limit, _)) = self.parked.filter(|(_, asked)| *asked == approval) {
+            self.parked = None;
+            let age = self.created.map_or(0, |created| event.at.duration_since(created).as_millis());
+            let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
+            self.limits = self.limits.with_more(limit, &self.given, age);
+        }
+    }
+
+    fn refuse(&mut self, approval: ApprovalId) {
+        self.refused |= self.parked.is_some_and(|(_, asked)| asked == approval);
+    }
+
     fn open(&mut self, event: &Event, opened: &RunRunnable, report: &mut Report) {
         self.opened += 1;
         let number = self.opened;
@@ -95,8 +161,11 @@ impl Turns {
         // One that is opened again, since it was rejected or held, may go on with what is set aside since.
         let again = std::mem::take(&mut self.repeats) || self.open.is_some();
         let settled = self.spent();
-        let within = leaves_a_turn(&self.limits, &settled)
-            && (self.set_aside.is_empty() || again || leaves_a_turn(&self.limits, &self.committed()));
+        // One in which nothing is asked of a model, since it is to be said whether the run is done, costs nothing.
+        let judges = self.checks.as_ref().is_some_and(Vec::is_empty);
+        let within = judges
+            || leaves_a_turn(&self.limits, &settled)
+                && (self.set_aside.is_empty() || again || leaves_a_turn(&self.limits, &self.committed()));
         report.expect(within, event, rules::BUDGET, || format!("a turn opens beyond the limits {:?}", self.limits));
         self.open = Some(opened.turn_id);
     }
@@ -111,6 +180,7 @@ impl Turns {
         report.expect(seen, event, rules::BASED_ON, || format!("based on event {}", turn.based_on));
         self.spend(&turn.usage);
         self.open = None;
+        self.checks = None;
         self.cause = self.cause.filter(|cause| *cause > turn.based_on);
         self.results.retain(|result| result.seq > turn.based_on);
     }
@@ -145,7 +215,8 @@ impl Turns {
 
     /// Of a run that is neither held nor ending, between two commits.
     pub(super) fn rest(&self, calls: &Calls, waits: &Waits, report: &mut Report) {
-        if self.open.is_some() {
+        report.expect_now(!self.refused, rules::BUDGET_ENDS, || "nobody let it go on, and it goes on".to_owned());
+        if self.open.is_some() || self.parked.is_some() {
             return;
         }
         // With nothing left but what is set aside for children, the next turn waits for one of them to end.

@@ -59,6 +59,7 @@ impl Decider {
                     arguments: edited,
                     binding,
                     reason: decision.reason.clone(),
+                    standing: decision.standing,
                 });
             }
             Verdict::Deny => {

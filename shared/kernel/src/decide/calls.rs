@@ -50,6 +50,9 @@ impl Decider {
         if self.state.paused && !compensates && !broken(Mutant::StartsWhileHeld) {
             return Err(Rejection::Paused);
         }
+        if self.state.simulated && !broken(Mutant::ForkHasEffects) {
+            return Err(Rejection::Simulated);
+        }
         let call = self.call(start.call_id)?;
         let may_start = match call.status {
             CallStatus::Requested | CallStatus::Approved => true,
@@ -131,7 +134,11 @@ impl Decider {
     }
 
     pub(super) fn complete_call(&mut self, complete: &CompleteCall) -> Result<(), Rejection> {
-        self.endable(complete.call_id)?;
+        let call = self.call(complete.call_id)?;
+        // Of a simulated run: as it is on record.
+        if !(self.state.simulated && call.status == CallStatus::Requested) {
+            self.endable(complete.call_id)?;
+        }
         self.emit(ToolCompleted { call_id: complete.call_id, result: complete.result.clone(), exit: None });
         Ok(())
     }

@@ -26,6 +26,9 @@ impl Decider {
         if spawns.is_empty() {
             return problems;
         }
+        if self.state.simulated {
+            problems.push("this run is a fork whose effects are simulated: it can start no agents".to_owned());
+        }
         if self.state.depth() >= MAX_DEPTH && !broken(Mutant::SpawnsTooDeep) {
             problems.push(format!("this run is {MAX_DEPTH} below the first one: it can start no agents"));
         }
@@ -67,7 +70,9 @@ impl Decider {
         let Some(child) = known.cloned() else { return Ok(()) };
         let ChildReport { child_id, outcome, rule, answer, spent, .. } = report.clone();
         match outcome {
-            Outcome::Completed => self.emit(SubagentCompleted { call_id, child_id, result: answer, spent }),
+            Outcome::Completed => {
+                self.emit(SubagentCompleted { call_id, child_id, result: answer, spent, rule: Some(rule) });
+            }
             Outcome::Cancelled => self.emit(SubagentCancelled { call_id, child_id, reason: answer.clone(), spent }),
             Outcome::Failed => {
                 let limits = self.limits_of_another(&child, &spent);

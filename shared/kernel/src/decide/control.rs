@@ -4,10 +4,11 @@ use jiff::Timestamp;
 
 use super::{Decider, Decision, begin};
 use crate::{
-    command::{AddMessage, ByOperator, ChangeBudget, CreateRun},
+    child::are_within,
+    command::{AddMessage, ByOperator, ChangeBudget, CreateRun, Declassify, ForkRun, ReviseRun},
     event::{
-        BudgetChanged, Ending, MessageAdded, Outcome, Rule, RunPaused, RunQueued, RunResumed, Speaker, TimerPurpose,
-        TimerSet,
+        ApprovalExpired, BudgetChanged, Ending, MessageAdded, Outcome, Rule, RunPaused, RunQueued, RunResumed,
+        RunRevised, Speaker, TimerPurpose, TimerSet, TrustDeclassified,
     },
     ids::{RunId, TimerId},
     mutants::{Mutant, broken},
@@ -16,6 +17,9 @@ use crate::{
     trust::{Block, Trust},
     units::later,
 };
+
+/// Bytes of a text that is vouched for: a value to act on, not a page.
+const MAX_VOUCHED: usize = 4096;
 
 pub(super) fn create(
     run_id: RunId,
@@ -26,19 +30,38 @@ pub(super) fn create(
     if state.is_some() {
         return Err(Rejection::RunExists);
     }
-    let mut decider = begin(run_id, create.created.clone().into(), now)?;
-    if let Some(wall) = create.created.limits.wall {
-        let timer_id = TimerId::derive(run_id, "wall");
-        decider.emit(TimerSet { timer_id, due: later(now, wall), purpose: TimerPurpose::Wall });
+    Ok(begin(run_id, create.created.clone().into(), now)?.begun(create))
+}
+
+/// A run that knows from its beginning what another one knew.
+pub(super) fn fork(
+    run_id: RunId,
+    state: Option<&RunState>,
+    fork: &ForkRun,
+    now: Timestamp,
+) -> Result<Decision, Rejection> {
+    if state.is_some() {
+        return Err(Rejection::RunExists);
     }
-    match &create.hold {
-        Some(reason) => decider.emit(RunQueued { reason: reason.clone() }),
-        None => decider.open_turn(None, None),
-    }
-    Ok(decider.into_decision())
+    let mut decider = begin(run_id, fork.create.created.clone().into(), now)?;
+    decider.emit(fork.forked.clone());
+    Ok(decider.begun(&fork.create))
 }
 
 impl Decider {
+    /// What follows when a run exists.
+    fn begun(mut self, create: &CreateRun) -> Decision {
+        if let Some(wall) = create.created.limits.wall {
+            let timer_id = TimerId::derive(self.state.run_id, "wall");
+            self.emit(TimerSet { timer_id, due: later(self.now, wall), purpose: TimerPurpose::Wall });
+        }
+        match &create.hold {
+            Some(reason) => self.emit(RunQueued { reason: reason.clone() }),
+            None => self.open_turn(None, None),
+        }
+        self.into_decision()
+    }
+
     pub(super) fn admit(&mut self) -> Result<(), Rejection> {
         self.refuse_if_ending()?;
         if !self.state.queued {
@@ -78,7 +101,9 @@ impl Decider {
 
     /// Whoever was told of the open turn may have let it go while the run was held: says it again, now that it is not.
     pub(super) fn say_again(&mut self) {
+        // One that is parked meanwhile is rung for again when it goes on.
         if !self.state.paused
+            && self.state.parked.is_none()
             && let Some(turn) = self.state.turn.take()
         {
             self.open_turn(turn.wake, None);
@@ -105,7 +130,15 @@ impl Decider {
         {
             return Err(Rejection::BeyondParent(parent));
         }
-        self.emit(BudgetChanged { limits: change.limits.clone(), by: change.by.clone() });
+        // What happens at a limit stays as it was, unless something is said about that.
+        let at_limit = change.limits.at_limit.or(self.state.limits.at_limit);
+        let limits = crate::budget::Limits { at_limit, ..change.limits.clone() };
+        let parked = self.state.parked;
+        self.emit(BudgetChanged { limits, by: change.by.clone() });
+        if let Some(parked) = parked.filter(|_| self.state.parked.is_none()) {
+            let reason = "the budget was changed".to_owned();
+            self.emit(ApprovalExpired { approval_id: parked.approval_id, reason });
+        }
         if change.limits.wall != before {
             self.cancel_timers(|purpose| purpose == TimerPurpose::Wall);
             if let Some(wall) = change.limits.wall {
@@ -115,5 +148,53 @@ impl Decider {
             }
         }
         Ok(())
+    }
+
+    /// An operator vouches for a text that came from outside: for this text alone, and in this run alone.
+    pub(super) fn declassify(&mut self, declassify: &Declassify) -> Result<(), Rejection> {
+        self.refuse_if_ending()?;
+        let Declassify { text, from, by, reason } = declassify.clone();
+        let problem = if text.trim().is_empty() || text.len() > MAX_VOUCHED {
+            Some(format!("`text`: vouch for 1 to {MAX_VOUCHED} bytes"))
+        } else if from == 0 || from > self.state.seq {
+            Some("`from`: the run has no such event".to_owned())
+        } else {
+            reason.trim().is_empty().then(|| "`reason`: say why it may be believed".to_owned())
+        };
+        if let Some(problem) = problem {
+            return Err(Rejection::CannotVouch(problem));
+        }
+        self.emit(TrustDeclassified { text, from, trust: Trust::Trusted, by, reason });
+        Ok(())
+    }
+
+    /// Changes what the run is to reach, or with what. The model is told as if the operator had written it: what it wanted to
+    /// begin without knowing is dropped, and it looks again.
+    pub(super) fn revise(&mut self, revise: &ReviseRun) -> Result<(), Rejection> {
+        self.refuse_if_ending()?;
+        let parent = self.state.parent.as_ref().map(|parent| parent.run_id);
+        if let (Some(parent), Some(tools)) = (parent, &revise.tools)
+            && !are_within(tools, self.state.tools.as_ref())
+        {
+            return Err(Rejection::BeyondParent(parent));
+        }
+        let ReviseRun { objective, acceptance, tools, limits, by, reason } = revise.clone();
+        let changed = [
+            objective.as_ref().map(|objective| format!("The objective is now: {}", objective.text)),
+            acceptance.as_ref().map(|_| "The criteria for being done have changed.".to_owned()),
+            tools.as_ref().map(|tools| format!("The tools are now: {}.", tools.join(", "))),
+        ];
+        let mut words: Vec<_> = changed.into_iter().flatten().collect();
+        if !words.is_empty() {
+            words.extend(reason.clone());
+            let revision = self.state.revision + 1;
+            self.emit(RunRevised { revision, objective, acceptance, tools, by: by.clone(), reason });
+            let block = Block::new(words.join("\n"), Trust::Operator, format!("operator:{by}"));
+            self.emit(MessageAdded { role: Speaker::Operator, block });
+        }
+        match limits {
+            Some(limits) => self.change_budget(&ChangeBudget { limits, by }),
+            None => Ok(()),
+        }
     }
 }

@@ -4,6 +4,7 @@ mod approvals;
 mod calls;
 mod children;
 mod control;
+mod steering;
 mod turns;
 mod waits;
 
@@ -13,14 +14,13 @@ use crate::{
     apply::apply,
     command::Command,
     event::{
-        ApprovalExpired, BudgetExceeded, Ending, Event, EventData, Outcome, RunCancelRequested, RunCancelled,
-        RunCompleted, RunFailed, RunRunnable, TimerCancelled, ToolCancelled, WaitCancelled, WaitSatisfied,
+        ApprovalExpired, Ending, Event, EventData, Outcome, RunCancelRequested, RunCancelled, RunCompleted, RunFailed,
+        RunRunnable, TimerCancelled, ToolCancelled, WaitCancelled, WaitSatisfied,
     },
     ids::{RunId, TimerId, TurnId},
     mutants::{Mutant, broken},
     rejection::Rejection,
     state::{FactKind, RunState},
-    trust::{Block, Trust},
     units::later,
     wait::WakeKind,
 };
@@ -48,21 +48,29 @@ pub fn decide(
     if let Command::Create(create) = command {
         return control::create(run_id, state, create, now);
     }
+    if let Command::Fork(fork) = command {
+        return control::fork(run_id, state, fork, now);
+    }
     let state = state.ok_or(Rejection::NoSuchRun)?;
     if state.ended && !broken(Mutant::GoesOnAfterTheEnd) {
         return Err(Rejection::Ended(state.status()));
     }
     let mut decider = Decider::new(state, now);
     match command {
-        Command::Create(_) => return Err(Rejection::RunExists),
+        Command::Create(_) | Command::Fork(_) => return Err(Rejection::RunExists),
         Command::Admit => decider.admit(),
         Command::CommitTurn(outcome) => decider.commit_turn(outcome),
         Command::RejectTurn(reject) => decider.reject_turn(reject),
+        Command::Judge(judge) => decider.judge(judge),
+        Command::Compact(compact) => decider.compact(compact),
+        Command::NoteDrift(note) => decider.note_drift(note),
         Command::AddMessage(message) => decider.add_message(message),
         Command::Pause(by) => decider.pause(by),
         Command::Resume(by) => decider.resume(by),
         Command::Cancel(by) => decider.cancel(by),
         Command::ChangeBudget(change) => decider.change_budget(change),
+        Command::Revise(revise) => decider.revise(revise),
+        Command::Declassify(declassify) => decider.declassify(declassify),
         Command::DenyCall(deny) => decider.deny_call(deny),
         Command::AskApproval(approval) => decider.ask_approval(approval),
         Command::DecideApproval(decision) => decider.decide_approval(decision),
@@ -127,8 +135,17 @@ impl Decider {
             self.finish_when_quiet(ending);
             return;
         }
+        self.end_if_refused();
+        if self.state.ending.is_some() {
+            return;
+        }
         self.satisfy_wait();
         if self.state.turn.is_some() || self.state.paused || self.state.queued {
+            return;
+        }
+        if self.state.is_to_be_judged() {
+            // Nothing is asked of a model in that turn, so no limit is in its way.
+            self.announce_turn(Some(WakeKind::TaskResult), None);
             return;
         }
         if self.state.is_starved() && !broken(Mutant::SpendsWhatIsSetAside) {
@@ -178,16 +195,19 @@ impl Decider {
 
     /// Opens the next turn, unless the budget forbids it.
     fn open_turn(&mut self, wake: Option<WakeKind>, not_before: Option<Timestamp>) {
-        let exceeded = self.state.settled().forbids_turn(&self.state.limits);
-        if let Some(limit) = exceeded.filter(|_| !broken(Mutant::TurnsBeyondBudget)) {
-            self.emit(BudgetExceeded { limit });
-            if broken(Mutant::BudgetEndsNothing) {
-                return;
-            }
-            let text = Block::new("The budget is used up.", Trust::System, "runtime");
-            self.begin_end(Ending { outcome: Outcome::Failed, rule: limit.into(), text });
+        if self.state.parked.is_some() {
             return;
         }
+        let exceeded = self.state.settled().forbids_turn(&self.state.limits);
+        if let Some(limit) = exceeded.filter(|_| !broken(Mutant::TurnsBeyondBudget)) {
+            self.reach_limit(limit, "The budget is used up.");
+            return;
+        }
+        self.announce_turn(wake, not_before);
+    }
+
+    /// Says that a turn is open.
+    fn announce_turn(&mut self, wake: Option<WakeKind>, not_before: Option<Timestamp>) {
         let number = self.state.turns_opened + 1;
         let turn_id = TurnId::derive(self.state.run_id, &format!("turn/{number}"));
         let gathers = matches!(wake, Some(WakeKind::TaskResult | WakeKind::External));

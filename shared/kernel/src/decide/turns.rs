@@ -2,14 +2,17 @@
 
 use super::Decider;
 use crate::{
+    budget::LimitName,
+    call::ArtifactRef,
     child::are_within,
     command::{EndRequest, RejectTurn, TurnOutcome, WaitRequest},
     event::{
-        ApprovalRequested, ArtifactCreated, ArtifactUpdated, Ending, MessageAdded, Outcome, PlanUpdated, Rule,
-        RunWaiting, Speaker, TimerPurpose, TimerSet, ToolRequested, TurnCompleted, TurnRejected, WaitCancelled,
-        WaitRegistered,
+        AcceptanceRequested, ApprovalRequested, ArtifactCreated, ArtifactUpdated, Ending, MemoryDeleted, MemoryWritten,
+        MessageAdded, Outcome, PlanUpdated, Rule, RunWaiting, SkillOpened, Speaker, TimerPurpose, TimerSet,
+        ToolRequested, TurnCompleted, TurnRejected, WaitCancelled, WaitRegistered,
     },
     ids::WaitId,
+    memory::{MAX_MEMORIES, MAX_SKILLS, MemoryChange, MemoryScope},
     mutants::{Mutant, broken},
     rejection::Rejection,
     state::{MAX_OPEN_CALLS, MAX_OPEN_QUESTIONS},
@@ -35,20 +38,14 @@ impl Decider {
         let outcome = &outcome.believed(most);
         let overtaken = self.has_fresh_message(outcome.based_on);
         self.emit_turn(outcome, overtaken);
-        for artifact in &outcome.artifacts {
-            let artifact = artifact.clone();
-            if artifact.version == 1 {
-                self.emit(ArtifactCreated { artifact });
-            } else {
-                self.emit(ArtifactUpdated { artifact });
-            }
-        }
+        outcome.artifacts.iter().for_each(|artifact| self.keep_artifact(artifact));
         if let Some(steps) = &outcome.plan {
             self.emit(PlanUpdated { steps: steps.clone(), revision: self.state.plan_revision + 1 });
         }
         for block in &outcome.say {
             self.emit(MessageAdded { role: Speaker::Agent, block: block.clone() });
         }
+        self.keep_for_later(outcome);
         if overtaken {
             // The operator wrote meanwhile: nothing new starts, and the next turn decides again.
             return Ok(());
@@ -58,6 +55,11 @@ impl Decider {
         }
         self.spawn_children(outcome);
         self.register_wait(outcome);
+        if let Some(EndRequest::CompleteIf { summary, checks }) = &outcome.end {
+            let (turn_id, summary, checks) = (outcome.turn_id, summary.clone(), checks.clone());
+            self.emit(AcceptanceRequested { turn_id, summary, checks });
+            return Ok(());
+        }
         match self.ending_of(outcome) {
             Some(ending) => self.begin_end(ending),
             None => self.say_waiting(outcome),
@@ -80,8 +82,35 @@ impl Decider {
             manifest: outcome.manifest.clone(),
             finish_reason: outcome.finish_reason.clone(),
             model_ms: outcome.model_ms,
+            failures: outcome.failures.clone(),
             dropped_calls: if overtaken { calls.collect() } else { Vec::new() },
         });
+    }
+
+    /// What outlives the turn, or the run.
+    fn keep_for_later(&mut self, outcome: &TurnOutcome) {
+        let turn_id = outcome.turn_id;
+        for change in &outcome.memories {
+            let memory_id = change.place().id(&self.state.tenant);
+            match change.clone() {
+                MemoryChange::Write { place, block, expires_at } => {
+                    self.emit(MemoryWritten { memory_id, place, block, expires_at, turn_id });
+                }
+                MemoryChange::Delete { place } => self.emit(MemoryDeleted { memory_id, place, turn_id }),
+            }
+        }
+        for skill in &outcome.skills {
+            self.emit(SkillOpened { skill: skill.clone(), turn_id });
+        }
+    }
+
+    pub(super) fn keep_artifact(&mut self, artifact: &ArtifactRef) {
+        let artifact = artifact.clone();
+        if artifact.version == 1 {
+            self.emit(ArtifactCreated { artifact });
+        } else {
+            self.emit(ArtifactUpdated { artifact });
+        }
     }
 
     /// The turn is over already (somebody was faster, or the run was ended): what it cost is kept all the same.
@@ -91,6 +120,7 @@ impl Decider {
             code: "superseded".to_owned(),
             problems: Vec::new(),
             usage: outcome.usage,
+            failures: outcome.failures.clone(),
         });
         Ok(())
     }
@@ -103,14 +133,17 @@ impl Decider {
         }
         let ends = outcome.end.is_some();
         let asks = !outcome.calls.is_empty() || !outcome.spawns.is_empty();
-        if ends && (asks || outcome.wait.is_some() || outcome.question.is_some()) {
+        let checked = matches!(outcome.end, Some(EndRequest::CompleteIf { .. }));
+        if ends && ((asks && !checked) || outcome.wait.is_some() || outcome.question.is_some()) {
             problems.push("`complete` and `fail` cannot stand beside tool calls, waits or questions".to_owned());
         }
-        if matches!(outcome.end, Some(EndRequest::Complete(_))) && !self.state.calls.is_empty() {
+        let completes = checked || matches!(outcome.end, Some(EndRequest::Complete(_)));
+        problems.extend(self.acceptance_problems(outcome));
+        if completes && !self.state.calls.is_empty() {
             let open: Vec<_> = self.state.calls.values().map(|call| call.request.tool.as_str()).collect();
             problems.push(format!("calls are still open ({}): wait for them before `complete`", open.join(", ")));
         }
-        if matches!(outcome.end, Some(EndRequest::Complete(_))) && !self.state.children.is_empty() {
+        if completes && !self.state.children.is_empty() {
             let open: Vec<_> = self.state.children.values().map(|child| child.spawn.agent.as_str()).collect();
             problems.push(format!("agents are still at work ({}): wait for them before `complete`", open.join(", ")));
         }
@@ -132,6 +165,7 @@ impl Decider {
             problems
                 .push(format!("{MAX_OPEN_QUESTIONS} questions are open: wait for an answer instead of asking more"));
         }
+        problems.extend(self.memory_problems(outcome));
         problems.extend(outcome.wait.as_ref().and_then(|wait| wait.on.problem()));
         let spawned = outcome.spawns.iter().map(|spawn| spawn.call_id);
         let mut seen: Vec<_> = outcome.calls.iter().map(|call| call.call_id).chain(spawned).collect();
@@ -143,6 +177,32 @@ impl Decider {
         }
         if self.does_nothing(outcome) && !broken(Mutant::SleepsOnNothing) {
             problems.push("call a tool, wait for something, ask the operator, or complete".to_owned());
+        }
+        problems
+    }
+
+    fn memory_problems(&self, outcome: &TurnOutcome) -> Vec<String> {
+        let mut problems = Vec::new();
+        if outcome.memories.len() > MAX_MEMORIES {
+            problems.push(format!("one answer remembers and forgets at most {MAX_MEMORIES} things"));
+        }
+        let mut places: Vec<_> = outcome.memories.iter().map(MemoryChange::place).collect();
+        let all = places.len();
+        places.sort_unstable();
+        places.dedup();
+        if places.len() < all {
+            problems.push("one answer changes the same memory twice".to_owned());
+        }
+        // What every run of the tenant sees must not be written by whoever can get a text before one of them.
+        let is_fooled = self.state.lowest_trust.join(outcome.trust) < Trust::Trusted;
+        let for_all = outcome.memories.iter().any(|change| change.place().scope == MemoryScope::Tenant);
+        if for_all && is_fooled && !broken(Mutant::PoisonsTheTenant) {
+            let words = "you have seen untrusted data: remember and forget in the scope `agent` or `user`, not for all of the tenant";
+            problems.push(words.to_owned());
+        }
+        let opened = outcome.skills.iter().filter(|skill| !self.state.skills.contains_key(&skill.name)).count();
+        if self.state.skills.len() + opened > MAX_SKILLS {
+            problems.push(format!("a run opens at most {MAX_SKILLS} skills"));
         }
         problems
     }
@@ -159,7 +219,7 @@ impl Decider {
         of_others || self.state.wait.is_some() || !self.state.approvals.is_empty()
     }
 
-    fn ending_of(&self, outcome: &TurnOutcome) -> Option<Ending> {
+    pub(super) fn ending_of(&self, outcome: &TurnOutcome) -> Option<Ending> {
         match &outcome.end {
             Some(EndRequest::Complete(text)) => {
                 Some(Ending { outcome: Outcome::Completed, rule: Rule::GoalMet, text: text.clone() })
@@ -167,6 +227,7 @@ impl Decider {
             Some(EndRequest::Fail(text)) => {
                 Some(Ending { outcome: Outcome::Failed, rule: Rule::GaveUp, text: text.clone() })
             }
+            Some(EndRequest::CompleteIf { .. }) => None,
             None => {
                 let pending = self.state.wake.is_some() || self.state.results_complete();
                 let text = outcome.text.clone().filter(|_| !self.sleeps_on_something() && !pending)?;
@@ -221,10 +282,21 @@ impl Decider {
             code: reject.code.clone(),
             problems: reject.problems.clone(),
             usage: reject.usage,
+            failures: reject.failures.clone(),
         });
-        if self.state.rejected_in_row >= MAX_REJECTED_IN_ROW || reject.code == "provider" {
+        let rule = match reject.code.as_str() {
+            "no_progress" => Some(Rule::NoProgress),
+            "safety" => Some(Rule::Safety),
+            "provider" => Some(Rule::Unrecoverable),
+            _ => (self.state.rejected_in_row >= MAX_REJECTED_IN_ROW).then_some(Rule::Unrecoverable),
+        };
+        let out_of_calls = !self.state.committed().allows_calls(&self.state.limits, 1);
+        if rule == Some(Rule::Unrecoverable) && reject.code != "provider" && out_of_calls {
+            // It goes on asking for what it has used up.
+            self.reach_limit(LimitName::ToolCalls, "The budget of tool calls is used up.");
+        } else if let Some(rule) = rule {
             let text = Block::new(reject.problems.join("\n"), Trust::System, "runtime");
-            self.begin_end(Ending { outcome: Outcome::Failed, rule: Rule::Unrecoverable, text });
+            self.begin_end(Ending { outcome: Outcome::Failed, rule, text });
         } else {
             let wait = Duration::from_secs(1 << self.state.rejected_in_row.min(6));
             self.open_turn(None, Some(later(self.now, wait)));

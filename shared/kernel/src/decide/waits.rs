@@ -4,7 +4,7 @@ use super::Decider;
 use crate::{
     budget::LimitName,
     command::{DeliverExternal, FireTimer},
-    event::{BudgetExceeded, Ending, ExternalMatched, Outcome, TimerFired, TimerPurpose, ToolDue, WaitExpired},
+    event::{ExternalMatched, TimerFired, TimerPurpose, ToolDue, WaitExpired},
     mutants::{Mutant, broken},
     rejection::Rejection,
     state::Timer,
@@ -40,11 +40,8 @@ impl Decider {
                 }
             }
             TimerPurpose::Wall => {
-                self.emit(BudgetExceeded { limit: LimitName::Wall });
-                let text = Block::new("The wall time is used up.", Trust::System, "runtime");
-                let ending = Ending { outcome: Outcome::Failed, rule: LimitName::Wall.into(), text };
                 if self.state.ending.is_none() {
-                    self.begin_end(ending);
+                    self.reach_limit(LimitName::Wall, "The wall time is used up.");
                 }
             }
         }

@@ -5,11 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    agent::{Criterion, ParallelWake},
+    acceptance::{AskedCheck, Criterion, CriterionVerdict},
+    agent::ParallelWake,
     budget::{LimitName, Limits, Spent, Usage},
     call::{Approval, ArtifactRef, Attempt, Binding, CallFailure, CallRequest, CallResult, Exit, Observation},
     child::{ParentRef, SpawnRequest},
-    ids::{ApprovalId, CallId, ConversationId, RunId, Seq, TenantId, TimerId, TurnId, WaitId},
+    context::{Standing, Summary},
+    drift::{DriftKind, Remedy},
+    ids::{ApprovalId, CallId, ConversationId, MemoryId, RunId, Seq, StandingId, TenantId, TimerId, TurnId, WaitId},
+    memory::{MemoryPlace, SkillRef},
+    model::ModelFailure,
     slice::Manifest,
     trust::{Block, Trust},
     units::Duration,
@@ -67,6 +72,9 @@ content! {
         /// The run that started it as its child.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<Box<ParentRef>>,
+        /// The roles of whoever started it, for tools that are only for some. None: nobody did, such as an event or a schedule.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        roles: Vec<String>,
         /// The only tools that it may use, whatever its agent's file says. No list is no bound.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<Vec<String>>,
@@ -158,6 +166,25 @@ content! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<RunId>,
     }
+    /// Content of `run.revised`: what is given holds from now on, the rest stays as it was.
+    RunRevised {
+        /// Its number among the revisions of the run, from 1.
+        revision: u32,
+        /// What is to be reached.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        objective: Option<Block>,
+        /// How it is known that it was reached.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        acceptance: Option<Vec<Criterion>>,
+        /// The only tools that it may use, of those that its agent's file names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tools: Option<Vec<String>>,
+        /// Which operator.
+        by: String,
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
     /// Content of `turn.completed`.
     TurnCompleted {
         /// Which turn.
@@ -186,6 +213,9 @@ content! {
         /// Calls that were dropped since an operator wrote in the meantime.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         dropped_calls: Vec<String>,
+        /// Calls to models that gave nothing usable, and what was done about them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failures: Vec<ModelFailure>,
     }
     /// Content of `turn.rejected`.
     TurnRejected {
@@ -197,6 +227,9 @@ content! {
         problems: Vec<String>,
         /// What it cost all the same.
         usage: Usage,
+        /// Calls to models that gave nothing usable, and what was done about them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failures: Vec<ModelFailure>,
     }
     /// Content of `message.added`.
     MessageAdded {
@@ -211,6 +244,79 @@ content! {
         steps: Vec<PlanStep>,
         /// From 1.
         revision: u32,
+    }
+    /// Content of `acceptance.requested`.
+    AcceptanceRequested {
+        /// The turn that says so.
+        turn_id: TurnId,
+        /// What it says was done.
+        summary: Block,
+        /// What looks into it.
+        checks: Vec<AskedCheck>,
+    }
+    /// Content of `acceptance.judged`.
+    AcceptanceJudged {
+        /// Of each criterion that was looked into.
+        verdicts: Vec<CriterionVerdict>,
+        /// Whether the run is done: all of them hold, and no operator wrote in the meantime.
+        accepted: bool,
+        /// How often it was looked into, from 1.
+        number: u32,
+    }
+    /// Content of `context.compacted`.
+    ContextCompacted {
+        /// Before which turn.
+        turn_id: TurnId,
+        /// `model`, or `extract` without one.
+        strategy: String,
+        /// What made it necessary.
+        reason: String,
+        /// Tokens of what is summarised.
+        before_tokens: u64,
+        /// Tokens of the summary.
+        after_tokens: u64,
+        /// What it cost.
+        usage: Usage,
+        /// What stayed as it was.
+        kept: Standing,
+        /// The summary; none if it would not have been shorter, so that all stays as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summary: Option<Summary>,
+    }
+    /// Content of `context.reset`.
+    ContextReset {
+        /// Before which turn.
+        turn_id: TurnId,
+        /// `model`, or `extract` without one.
+        strategy: String,
+        /// What made it necessary.
+        reason: String,
+        /// Tokens of what is left behind.
+        before_tokens: u64,
+        /// Tokens of the summary.
+        after_tokens: u64,
+        /// What it cost.
+        usage: Usage,
+        /// What stayed as it was.
+        kept: Standing,
+        /// What the run goes on with.
+        summary: Summary,
+        /// The same as a document.
+        handoff: ArtifactRef,
+    }
+    /// Content of `drift.noticed`.
+    DriftNoticed {
+        /// In which turn.
+        turn_id: TurnId,
+        /// What was noticed.
+        kind: DriftKind,
+        /// What is done about it.
+        remedy: Remedy,
+        /// In the runtime's own words.
+        detail: String,
+        /// The question, if a person is asked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asked: Option<ApprovalId>,
     }
     /// A step of the plan.
     PlanStep {
@@ -346,6 +452,9 @@ content! {
         result: Block,
         /// What it and its own children spent.
         spent: Spent,
+        /// The rule that ended it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule: Option<Rule>,
     }
     /// Content of `subagent.failed`.
     SubagentFailed {
@@ -447,6 +556,9 @@ content! {
         /// What the operator wrote.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+        /// The standing approval that decided in the operator's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        standing: Option<StandingId>,
     }
     /// Content of `approval.denied`.
     ApprovalDenied {
@@ -465,6 +577,37 @@ content! {
         /// `no_answer`, or why it is moot.
         reason: String,
     }
+    /// Content of `memory.written`.
+    MemoryWritten {
+        /// Which memory: always the same for its place.
+        memory_id: MemoryId,
+        /// Where it is kept.
+        place: MemoryPlace,
+        /// What is remembered, with its trust.
+        block: Block,
+        /// When it is forgotten by itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
+        expires_at: Option<Timestamp>,
+        /// The turn that wrote it.
+        turn_id: TurnId,
+    }
+    /// Content of `memory.deleted`.
+    MemoryDeleted {
+        /// Which memory.
+        memory_id: MemoryId,
+        /// Where it was kept.
+        place: MemoryPlace,
+        /// The turn that wants it gone.
+        turn_id: TurnId,
+    }
+    /// Content of `skill.opened`.
+    SkillOpened {
+        /// The skill as it was then.
+        skill: SkillRef,
+        /// The turn that opened it.
+        turn_id: TurnId,
+    }
     /// Content of `artifact.created`.
     ArtifactCreated {
         /// The artifact.
@@ -479,6 +622,9 @@ content! {
     BudgetExceeded {
         /// Which limit.
         limit: LimitName,
+        /// The question whether the run may have as much again; none if it ends.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ask: Option<Box<Approval>>,
     }
     /// Content of `budget.changed`.
     BudgetChanged {
@@ -486,6 +632,20 @@ content! {
         limits: Limits,
         /// Which operator.
         by: String,
+    }
+    /// Content of `trust.declassified`. The run has still seen what it has seen: only arguments that hold this text are judged
+    /// otherwise from now on.
+    TrustDeclassified {
+        /// What is believed, word for word, wherever it stands.
+        text: String,
+        /// The event that it came in with.
+        from: Seq,
+        /// How far it is believed.
+        trust: Trust,
+        /// Which operator.
+        by: String,
+        /// Why.
+        reason: String,
     }
     /// Content of `external.matched`.
     ExternalMatched {
@@ -536,6 +696,14 @@ pub enum Rule {
     FinalAnswer,
     /// The model called `complete`.
     GoalMet,
+    /// The model called `complete`, and all that is checked of its criteria holds.
+    GoalVerified,
+    /// The model said that it was done again and again, and it was not.
+    NotAccepted,
+    /// It went in circles, and nobody wanted it to go on.
+    NoProgress,
+    /// A model or its provider would not answer this, or a check of the operator's own forbade it.
+    Safety,
     /// The model called `fail`.
     GaveUp,
     /// [`LimitName::Turns`].

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub use contents::*;
 
+pub use crate::fork::RunForked;
 use crate::ids::{RunId, Seq, TenantId};
 
 /// An event in its place: what `decide` makes and `apply` folds.
@@ -136,6 +137,10 @@ events! {
     RunFailed = "run.failed" v 1;
     /// An operator ended it.
     RunCancelled = "run.cancelled" v 1;
+    /// It goes on from where another run stood.
+    RunForked = "run.forked" v 1;
+    /// An operator changed what it is to reach, or with what.
+    RunRevised = "run.revised" v 1;
     /// A turn's outcome was committed.
     TurnCompleted = "turn.completed" v 1;
     /// A turn's outcome was refused; its cost stays.
@@ -144,6 +149,16 @@ events! {
     MessageAdded = "message.added" v 1;
     /// The plan changed.
     PlanUpdated = "plan.updated" v 1;
+    /// A run says that it is done, and that is being looked into.
+    AcceptanceRequested = "acceptance.requested" v 1;
+    /// It was looked into.
+    AcceptanceJudged = "acceptance.judged" v 1;
+    /// Older history became a summary.
+    ContextCompacted = "context.compacted" v 1;
+    /// A run begins anew, with a handoff.
+    ContextReset = "context.reset" v 1;
+    /// A run goes in circles.
+    DriftNoticed = "drift.noticed" v 1;
     /// A tool call was asked for.
     ToolRequested = "tool.requested" v 1;
     /// It may not happen.
@@ -200,10 +215,18 @@ events! {
     ArtifactCreated = "artifact.created" v 1;
     /// A later version of an artifact.
     ArtifactUpdated = "artifact.updated" v 1;
+    /// Something is remembered for later runs.
+    MemoryWritten = "memory.written" v 1;
+    /// It is forgotten.
+    MemoryDeleted = "memory.deleted" v 1;
+    /// A skill was opened, and is kept as it was then.
+    SkillOpened = "skill.opened" v 1;
     /// A limit was reached.
     BudgetExceeded = "budget.exceeded" v 1;
     /// The limits changed.
     BudgetChanged = "budget.changed" v 1;
+    /// Somebody vouches for a text from outside.
+    TrustDeclassified = "trust.declassified" v 1;
     /// An event from outside met this run's wait.
     ExternalMatched = "external.matched" v 1;
 }

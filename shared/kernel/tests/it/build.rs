@@ -36,6 +36,7 @@ pub fn created(limits: Limits) -> RunCreated {
         sampled: true,
         trigger: None,
         parent: None,
+        roles: Vec::new(),
         tools: None,
     }
 }
@@ -125,12 +126,15 @@ pub fn outcome(turn_id: TurnId, based_on: Seq) -> TurnOutcome {
         say: Vec::new(),
         question: None,
         artifacts: Vec::new(),
+        memories: Vec::new(),
+        skills: Vec::new(),
         end: None,
         usage: Usage { model_calls: 1, input_tokens: 10, output_tokens: 5, ..Usage::default() },
         trust: Trust::Operator,
         manifest: Manifest::default(),
         finish_reason: None,
         model_ms: 1,
+        failures: Vec::new(),
     }
 }
 
@@ -154,6 +158,7 @@ pub fn approval(run: &Run, call_id: Option<CallId>, name: &str) -> Approval {
         binding: Binding { arguments: "a".into(), schema: "s".into(), policy: "p".into() },
         trust: Trust::Untrusted,
         reasons: vec!["because".into()],
+        shown: Default::default(),
         expires_at: at(1_000_000),
     }
 }

@@ -4,10 +4,14 @@
 #![allow(clippy::needless_pass_by_value, reason = "tests read better with commands by value")]
 
 mod audit;
+mod authority;
 mod build;
 mod children;
+mod forks;
 mod golden;
 mod growth;
 mod later;
 mod properties;
+mod steering;
 mod stories;
+mod trust;

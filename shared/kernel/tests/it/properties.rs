@@ -123,7 +123,8 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
     let approvals: Vec<ApprovalId> = state.approvals.keys().copied().collect();
     let approval_id = pick(&approvals, by).unwrap_or_else(|| ApprovalId::derive(run.id, "none"));
     let decide = |verdict| {
-        let decision = DecideApproval { approval_id, verdict, edited: None, reason: None, by: "ann".into() };
+        let decision =
+            DecideApproval { approval_id, verdict, edited: None, reason: None, by: "ann".into(), standing: None };
         Command::DecideApproval(decision)
     };
     Some(match step {
@@ -137,6 +138,7 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
             code: "invalid_output".into(),
             problems: vec!["bad".into()],
             usage: Default::default(),
+            failures: Vec::new(),
         }),
         Step::Message => Command::AddMessage(AddMessage { block: block("hello") }),
         Step::Pause => Command::Pause(ann(None)),

@@ -110,7 +110,14 @@ fn an_effect_needs_its_start_and_an_unapproved_one_gets_none() {
     run.must(Command::AskApproval(Box::new(approval(&run, Some(ids[0]), "merge"))));
     assert!(matches!(run.send(&Command::StartCall(start(ids[0]))), Err(Rejection::CallStatus(..))));
     let approval_id = *run.state().approvals.keys().next().unwrap();
-    let yes = DecideApproval { approval_id, verdict: Verdict::Approve, edited: None, reason: None, by: "ann".into() };
+    let yes = DecideApproval {
+        approval_id,
+        verdict: Verdict::Approve,
+        edited: None,
+        reason: None,
+        by: "ann".into(),
+        standing: None,
+    };
     assert_eq!(run.must(Command::DecideApproval(yes.clone())), ["approval.granted"]);
     assert!(matches!(run.send(&Command::DecideApproval(yes)), Err(Rejection::AlreadyDecided(..))));
     let other = StartCall { binding: Binding { arguments: "changed".into(), ..binding() }, ..start(ids[0]) };
@@ -133,6 +140,7 @@ fn edited_arguments_are_what_is_dispatched() {
         edited,
         reason: None,
         by: "ann".into(),
+        standing: None,
     }));
     assert_eq!(run.state().calls[&ids[0]].request.arguments["name"], "edited");
     assert_eq!(run.send(&Command::StartCall(start(ids[0]))), Err(Rejection::GrantMismatch(ids[0])));
@@ -152,6 +160,7 @@ fn a_denied_call_tells_the_model_why() {
         edited: None,
         reason: Some("not on a Friday".into()),
         by: "ann".into(),
+        standing: None,
     };
     assert_eq!(run.must(Command::DecideApproval(no)), ["approval.denied", "tool.denied", "run.runnable"]);
     assert!(run.state().facts.iter().any(|fact| fact.block.text.contains("Friday")));
@@ -367,6 +376,7 @@ fn refused_turns_end_a_run_in_the_end() {
             code: "invalid_output".into(),
             problems,
             usage: Default::default(),
+            failures: Vec::new(),
         }));
     }
     assert_eq!(events, ["turn.rejected", "run.failed"]);

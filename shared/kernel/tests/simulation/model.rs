@@ -2,12 +2,14 @@
 
 use kernel::{
     ApprovalId, ArtifactId, Block, CallId, RunId, RunState, TimerId, Timestamp, Trust,
+    acceptance::{AskedCheck, Check},
     agent::ParallelWake,
     budget::Usage,
     call::{Approval, ArtifactRef, Binding, CallRequest, Compensation},
     child::{OnFailure, SpawnRequest},
     command::{EndRequest, TurnOutcome, WaitRequest},
     event::{PlanStep, StepStatus},
+    memory::{MemoryChange, MemoryPlace, MemoryScope},
     slice::Manifest,
     tool::{CallKind, Effect},
     units::{Duration, later},
@@ -102,12 +104,15 @@ impl<'a> Author<'a> {
             say: Vec::new(),
             question: None,
             artifacts: Vec::new(),
+            memories: Vec::new(),
+            skills: Vec::new(),
             end: None,
             usage: Usage { model_calls: 1, input_tokens, output_tokens: 5, ..Usage::default() },
             trust: TRUST,
             manifest: Manifest::default(),
             finish_reason: None,
             model_ms: 1,
+            failures: Vec::new(),
         }
     }
 
@@ -117,7 +122,7 @@ impl<'a> Author<'a> {
             return self.wind_up(outcome);
         }
         match self.world.choices.weighted(&[4, 10, 3, 8, 2, 1, 1, 1, 3]) {
-            0 => outcome.end = Some(EndRequest::Complete(block("done"))),
+            0 => self.complete(&mut outcome),
             1 => outcome.calls = self.calls(),
             2 => {
                 outcome.calls = self.calls();
@@ -147,11 +152,20 @@ impl<'a> Author<'a> {
         outcome
     }
 
+    fn memory(&mut self) -> MemoryChange {
+        let scope = if self.world.choices.chance(30) { MemoryScope::Tenant } else { MemoryScope::Agent };
+        let place = MemoryPlace { scope, owner: String::new(), key: "habit".into() };
+        if self.world.choices.chance(20) {
+            return MemoryChange::Delete { place };
+        }
+        MemoryChange::Write { place, block: block("they rise early"), expires_at: None }
+    }
+
     /// Comes to an end as soon as nothing is open.
     fn wind_up(&mut self, mut outcome: TurnOutcome) -> TurnOutcome {
         let open: Vec<_> = self.state.calls.keys().chain(self.state.children.keys()).collect();
         if open.is_empty() {
-            outcome.end = Some(EndRequest::Complete(block("done")));
+            self.complete(&mut outcome);
         } else {
             let of = open.into_iter().map(|call| Condition::TaskResult { call_id: *call }.into()).collect();
             outcome.wait = Some(self.wait(WaitExpr::All(of)));
@@ -159,11 +173,41 @@ impl<'a> Author<'a> {
         outcome
     }
 
+    /// Says that it is done: with what looks into that, if something does, or as if nothing did.
+    fn complete(&mut self, outcome: &mut TurnOutcome) {
+        let wanted: Vec<_> =
+            self.state.checked_criteria().map(|(number, criterion)| (number, criterion.check.clone())).collect();
+        if wanted.is_empty() || (self.world.choices.chance(10) && !self.world.choices.is_calm()) {
+            outcome.end = Some(EndRequest::Complete(block("done")));
+            return;
+        }
+        let mut checks = Vec::new();
+        for (criterion, check) in wanted {
+            let call_id = match &check {
+                Check::Evaluator(_) => {
+                    let spawn = self.spawn();
+                    outcome.spawns.push(spawn);
+                    outcome.spawns.last().map(|spawn| spawn.call_id)
+                }
+                Check::Artifact(_) => None,
+                check => {
+                    let (tool, arguments) = check.call().unwrap();
+                    let call = CallRequest { arguments, ..self.call_of(tool_named(tool)) };
+                    outcome.calls.push(call);
+                    outcome.calls.last().map(|call| call.call_id)
+                }
+            };
+            checks.push(AskedCheck { criterion, call_id });
+        }
+        outcome.end = Some(EndRequest::CompleteIf { summary: block("done"), checks });
+    }
+
     fn decorate(&mut self, outcome: &mut TurnOutcome) {
         match self.world.choices.below(8) {
             1 => outcome.say = vec![block("a word")],
             2 => outcome.plan = Some(vec![PlanStep { title: "look".into(), status: StepStatus::Pending }]),
             3 => outcome.artifacts = vec![self.artifact()],
+            4 => outcome.memories = vec![self.memory()],
             _ => {}
         }
     }
@@ -213,6 +257,10 @@ impl<'a> Author<'a> {
 
     fn call(&mut self) -> CallRequest {
         let tool = self.tool();
+        self.call_of(tool)
+    }
+
+    fn call_of(&mut self, tool: Tool) -> CallRequest {
         let name = self.world.name();
         CallRequest {
             call_id: CallId::derive(self.run(), &format!("call/{name}")),
@@ -295,6 +343,7 @@ impl<'a> Author<'a> {
             binding: Binding::default(),
             trust: TRUST,
             reasons: Vec::new(),
+            shown: Default::default(),
             expires_at: self.in_a_while(),
         }
     }

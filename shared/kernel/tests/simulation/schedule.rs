@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use kernel::{
     Block, Command, RunId, TenantId, Trust,
+    acceptance::{ArtifactCheck, Check, CheckedCriterion, Criterion, ToolCheck},
     agent::ParallelWake,
     audit::Violation,
-    budget::Limits,
+    budget::{AtLimit, Limits},
     call::Verdict,
     command::{AddMessage, ChangeBudget},
     event::RunCreated,
@@ -151,12 +152,13 @@ impl Schedule {
     fn person(&self) {
         let Some(run) = self.some_run() else { return };
         let door = self.sim.hand(INGRESS[self.choose(2)]);
-        match self.sim.with(|world| world.choices.weighted(&[4, 8, 2, 3, 1, 1])) {
+        match self.sim.with(|world| world.choices.weighted(&[4, 8, 2, 3, 1, 1, 1])) {
             0 => ingress::write(&door, run),
             1 => self.decide(run),
             2 => ingress::command(&door, run, &Command::Pause(ingress::ann())),
             3 => ingress::command(&door, run, &Command::Resume(ingress::ann())),
             4 => ingress::command(&door, run, &Command::Cancel(ingress::ann())),
+            5 => ingress::command(&door, run, &ingress::vouch()),
             _ => {
                 let limits = self.sim.with(|world| limits(&mut world.choices));
                 ingress::command(&door, run, &Command::ChangeBudget(ChangeBudget { limits, by: "ann".into() }));
@@ -388,6 +390,20 @@ pub fn limits(choices: &mut Choices) -> Limits {
         cost_usd: None,
         wall: choices.chance(20).then_some(Duration::from_secs(90)),
         tool_calls: choices.chance(30).then_some(3),
+        at_limit: choices.chance(30).then_some(AtLimit::Ask),
+    }
+}
+
+/// Now and then something looks into whether a run is done: a tool, an artifact, another agent.
+fn acceptance(choices: &mut Choices) -> Vec<Criterion> {
+    let checked = |check| Criterion::Checked(CheckedCriterion { text: "it is".into(), check });
+    let tool = || ToolCheck { tool: "read".into(), arguments: Default::default(), expect: None };
+    let artifact = || ArtifactCheck { name: "notes".into(), expect: None };
+    match choices.weighted(&[60, 20, 10, 10]) {
+        0 => Vec::new(),
+        1 => vec![Criterion::Words("well".into()), checked(Check::Tool(tool()))],
+        2 => vec![checked(Check::Evaluator("helper".into())), checked(Check::Tool(tool()))],
+        _ => vec![checked(Check::Artifact(artifact()))],
     }
 }
 
@@ -399,7 +415,7 @@ fn created(choices: &mut Choices) -> RunCreated {
         agent_digest: "digest".into(),
         objective: block("do it"),
         input: block("begin"),
-        acceptance: Vec::new(),
+        acceptance: acceptance(choices),
         limits: limits(choices),
         conversation_id: None,
         metadata: Default::default(),
@@ -408,6 +424,7 @@ fn created(choices: &mut Choices) -> RunCreated {
         sampled: true,
         trigger: None,
         parent: None,
+        roles: Vec::new(),
         tools: choices.chance(30).then(|| TOOLS.iter().take(7).map(|tool| tool.name.to_owned()).collect()),
     }
 }

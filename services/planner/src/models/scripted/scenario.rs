@@ -166,10 +166,15 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The first step that matches, what it captured, and its place; `used` says which steps were used up.
-    pub fn find(&self, turn: u32, sees: &str, used: impl Fn(usize) -> bool) -> Option<(usize, &Step, Captures)> {
+    /// The first step that matches, what it captured, and its place; `skips` says which steps are not played.
+    pub fn find(
+        &self,
+        turn: u32,
+        sees: &str,
+        skips: impl Fn(usize, &Step) -> bool,
+    ) -> Option<(usize, &Step, Captures)> {
         self.steps.iter().enumerate().find_map(|(index, step)| {
-            if step.once && used(index) {
+            if skips(index, step) {
                 return None;
             }
             step.matches(turn, sees).map(|captures| (index, step, captures))
@@ -327,8 +332,9 @@ steps:
     #[test]
     fn the_first_step_that_matches_answers() {
         let scenario = Scenario::parse("demo", YAML).unwrap();
-        let find =
-            |turn, sees, used: bool| scenario.find(turn, sees, |_| used).map(|(index, _, captures)| (index, captures));
+        let find = |turn, sees, used: bool| {
+            scenario.find(turn, sees, |_, step| step.once && used).map(|(index, _, captures)| (index, captures))
+        };
         assert_eq!(find(1, "", false).unwrap().0, 0);
         let (index, captures) = find(2, "FAILED half_up\n7 != 8", false).unwrap();
         assert_eq!((index, captures["test"].as_str(), captures["want"].as_str()), (1, "half_up", "8"));

@@ -14,7 +14,7 @@ pub fn decide(hand: &Hand, run: RunId, approval_id: ApprovalId, verdict: Verdict
     hand.spawn("decide", async move {
         let arguments = serde_json::json!({ "edited": request });
         let edited = edits.then(|| (arguments.clone(), arguments.to_string()));
-        let decision = DecideApproval { approval_id, verdict, edited, reason: None, by: "ann".into() };
+        let decision = DecideApproval { approval_id, verdict, edited, reason: None, by: "ann".into(), standing: None };
         let key = format!("approval/{approval_id}/ann/{request}");
         let _ = worker.submit(run, &Command::DecideApproval(decision), key).await;
     });

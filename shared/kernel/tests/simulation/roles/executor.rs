@@ -208,6 +208,7 @@ impl Task<'_> {
             binding: binding.clone(),
             trust: request.trust,
             reasons: Vec::new(),
+            shown: Default::default(),
             expires_at: later(self.hand.now(), Duration::from_secs(60)),
         };
         let step = format!("ask/{}", approval.approval_id);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use kernel::{
     Block, Command, Rejection, RunId, Trust, WaitId,
-    command::{AddMessage, ByOperator, CreateRun},
+    command::{AddMessage, ByOperator, CreateRun, Declassify},
     event::RunCreated,
     wait::ExternalPattern,
 };
@@ -30,6 +30,11 @@ pub fn write(hand: &Hand, run: RunId) {
 
 pub fn ann() -> ByOperator {
     ByOperator { by: "ann".into(), reason: None }
+}
+
+/// Vouches for what the run was created with.
+pub fn vouch() -> Command {
+    Command::Declassify(Declassify { text: "a name".into(), from: 1, by: "ann".into(), reason: "she knows it".into() })
 }
 
 /// Anything that a person asks for. If the door dies, they never hear of it, and do not know whether it was done.

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use kernel::{
-    Command, Rejection, RunId, RunState, Seq, Timestamp, TurnId,
-    command::{RejectTurn, TurnOutcome},
+    Block, Command, Rejection, RunId, RunState, Seq, Timestamp, Trust, TurnId,
+    acceptance::CriterionVerdict,
+    budget::Usage,
+    command::{Compact, Judge, RejectTurn, TurnOutcome},
+    context::Summary,
 };
 
 use crate::{bus::Answer, model::Author, tasks::Hand, world::turn_lease};
@@ -47,6 +50,19 @@ async fn load(hand: &Hand, doorbell: &Doorbell) -> Option<Arc<RunState>> {
 async fn turn(hand: &Hand, mut state: Arc<RunState>) -> Answer {
     let Some(turn) = state.turn.as_ref().map(|turn| turn.turn_id) else { return Answer::Ack };
     for _ in 0..=MAX_REASKS {
+        if state.is_to_be_judged() {
+            match judge(hand, &state, turn).await {
+                Some(now) => state = now,
+                None => return Answer::Ack,
+            }
+            continue;
+        }
+        if hand.with(|world| world.choices.chance(6)) {
+            match compact(hand, &state, turn).await {
+                Some(now) => state = now,
+                None => return Answer::Ack,
+            }
+        }
         // The model thinks.
         hand.step().await;
         let troubled = hand.with(|world| world.choices.weighted(&[96, 3, 1]));
@@ -74,6 +90,44 @@ async fn turn(hand: &Hand, mut state: Arc<RunState>) -> Answer {
     reject(hand, state.run_id, turn, "invalid_output").await
 }
 
+/// Says what came of looking into the criteria; now and then more than came of it. The run as it is after that, if it is still
+/// this turn's.
+async fn judge(hand: &Hand, state: &RunState, turn: TurnId) -> Option<Arc<RunState>> {
+    let lies = hand.with(|world| world.choices.chance(30));
+    let verification = state.verification.as_ref()?;
+    let verdicts = verification.checks.iter().map(|check| CriterionVerdict {
+        criterion: check.asked.criterion,
+        passed: lies || check.ended_well.unwrap_or(true),
+        how: "as it says".into(),
+        evidence: Block::new("seen", Trust::Operator, "runtime"),
+        call_id: check.asked.call_id,
+    });
+    let judge = Judge { turn_id: turn, verdicts: verdicts.collect(), artifacts: Vec::new() };
+    let key = format!("judge/{turn}/{}", hand.attempt());
+    let _ = hand.submit(state.run_id, &Command::Judge(Box::new(judge)), key).await;
+    hand.load(state.run_id).await.filter(|now| now.is_open_turn(turn))
+}
+
+/// Makes a summary of what went before, of a run that may have moved on.
+async fn compact(hand: &Hand, state: &RunState, turn: TurnId) -> Option<Arc<RunState>> {
+    hand.step().await;
+    let body = Block::new("so it was", Trust::Operator, "model:test");
+    let compact = Compact {
+        turn_id: turn,
+        strategy: "model".into(),
+        reason: "history".into(),
+        before_tokens: 20,
+        after_tokens: 3,
+        usage: Usage { model_calls: 1, input_tokens: 10, output_tokens: 3, ..Usage::default() },
+        kept: state.standing(),
+        summary: Some(Summary { body, upto: state.seq, entries: 1 }),
+        handoff: None,
+    };
+    let key = format!("compact/{turn}/{}", hand.attempt());
+    let _ = hand.submit(state.run_id, &Command::Compact(Box::new(compact)), key).await;
+    hand.load(state.run_id).await.filter(|now| now.is_open_turn(turn))
+}
+
 /// The artifact service keeps the content before anybody may name it.
 async fn store(hand: &Hand, outcome: &TurnOutcome) {
     if hand.with(|world| world.protocol.store_first) {
@@ -86,7 +140,8 @@ async fn store(hand: &Hand, outcome: &TurnOutcome) {
 
 async fn reject(hand: &Hand, run: RunId, turn_id: TurnId, code: &str) -> Answer {
     let (problems, usage) = (vec!["unusable".to_owned()], Default::default());
-    let command = Command::RejectTurn(RejectTurn { turn_id, code: code.to_owned(), problems, usage });
+    let command =
+        Command::RejectTurn(RejectTurn { turn_id, code: code.to_owned(), problems, usage, failures: Vec::new() });
     let key = format!("turn/{turn_id}/{}", hand.attempt());
     let _ = hand.submit(run, &command, key).await;
     Answer::Ack

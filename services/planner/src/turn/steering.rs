@@ -1,0 +1,415 @@
+//! What comes before a model is asked, and what is added to its answer: verdicts, summaries, remedies, checks of what is done.
+
+use std::sync::Arc;
+
+use engine::SubmitError;
+use kernel::{
+    ApprovalId, Block, Command, Rejection, RunState, Timestamp, Trust, TurnId,
+    acceptance::Check,
+    agent::{AgentSpec, DRIFT},
+    budget::Usage,
+    call::{Approval, Binding},
+    command::{Compact, EndRequest, Judge, NoteDrift, TurnOutcome},
+    drift::Remedy,
+    slice::Manifest,
+};
+use tokio_util::bytes::Bytes;
+
+use super::{Asking, Consumed, Open, TurnError, Turns, is_moot};
+use crate::{
+    acceptance::{self, Looked},
+    compaction::{self, Handoff, Material, Why, Written},
+    drift,
+    interrupt::Interrupt,
+    models::{Prompt, TurnKind, route, router::CallSite},
+    report,
+    slice::tokens,
+    spawn,
+    toolbox::Toolbox,
+    verbs::Draft,
+};
+
+/// Most tokens of a summary.
+const SUMMARY_TOKENS: u64 = 2_048;
+/// Events that are read at a time.
+const PAGE: u32 = 500;
+
+/// A turn before a model is asked.
+pub(super) struct Before<'a> {
+    pub(super) agent: &'a AgentSpec,
+    pub(super) turn_id: TurnId,
+    pub(super) number: u32,
+    pub(super) traceparent: Option<&'a str>,
+    pub(super) interrupt: &'a Interrupt,
+}
+
+/// How it goes on.
+pub(super) enum Steered {
+    /// A model is asked, about the run as it is now.
+    Ask(Arc<RunState>),
+    /// Nothing is left to do in this turn; a word for metrics.
+    Over(&'static str),
+}
+
+impl Turns {
+    /// Sees to what comes before a model is asked.
+    pub(super) async fn steer(&self, before: &Before<'_>, state: Arc<RunState>) -> Result<Steered, TurnError> {
+        if state.is_to_be_judged() {
+            return self.judge(before, &state).await.map(Steered::Over);
+        }
+        let mut state = state;
+        if before.agent.controls.is_on(DRIFT) {
+            if drift::answer(&state) == Some(false) {
+                let problems = vec!["It went in circles, and the operator did not want it to go on.".to_owned()];
+                let asking = before.asking(&state);
+                return self.refuse(&asking, "no_progress", problems, Consumed::default()).await.map(Steered::Over);
+            }
+            if let Some(step) = drift::next_step(&state) {
+                match self.remedy(before, state, step).await? {
+                    Steered::Ask(now) => state = now,
+                    over => return Ok(over),
+                }
+            }
+        }
+        match compaction::due(&state, before.agent) {
+            Some(why) => self.compact(before, state, why).await,
+            None => Ok(Steered::Ask(state)),
+        }
+    }
+
+    /// Says what came of looking into the criteria.
+    async fn judge(&self, before: &Before<'_>, state: &Arc<RunState>) -> Result<&'static str, TurnError> {
+        let Some(verification) = &state.verification else { return Ok("stale") };
+        let looked = self.looked(state, verification.asked).await?;
+        let mut verdicts = Vec::with_capacity(verification.checks.len());
+        for check in &verification.checks {
+            let criterion = state.checked_criteria().find(|(number, _)| *number == check.asked.criterion);
+            let Some((_, criterion)) = criterion else { continue };
+            let content = self.content_of(state, &criterion.check).await?;
+            verdicts.push(looked.verdict(check, criterion, content.as_deref()));
+        }
+        let mut artifacts = Vec::new();
+        if verdicts.iter().all(|verdict| verdict.passed) {
+            let report = report::Report::new(state, &verification.summary.text, &verdicts);
+            for draft in report.drafts() {
+                match self.artifacts.store(state, &draft, state.lowest_trust).await {
+                    Ok(stored) => artifacts.push(stored),
+                    // The same can be read of the log at any time: a run is not kept from ending for it.
+                    Err(error) => tracing::warn!(run_id = %state.run_id, %error, "the report of a run was not stored"),
+                }
+            }
+        }
+        let judge = Judge { turn_id: before.turn_id, verdicts, artifacts };
+        let key = format!("judge/{}/{}", before.turn_id, uuid::Uuid::now_v7());
+        match self.submit(&before.asking(state), Command::Judge(Box::new(judge)), &key).await {
+            Ok(_) => Ok("judged"),
+            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => Ok("superseded"),
+            Err(SubmitError::Rejected(rejection)) => Err(TurnError::Rejected(rejection)),
+            Err(SubmitError::Engine(error)) => Err(error.into()),
+        }
+    }
+
+    /// What became of the calls since it was asked, out of the log.
+    async fn looked(&self, state: &RunState, asked: kernel::Seq) -> Result<Looked, TurnError> {
+        let (reads, mut looked, mut after) = (self.engine.reads(), Looked::default(), asked);
+        loop {
+            let page = reads.events(&state.tenant, state.run_id, after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(looked) };
+            after = last.seq;
+            for stored in &page {
+                match stored.decode() {
+                    Ok(event) => looked.see(&event),
+                    Err(error) => {
+                        tracing::warn!(run_id = %state.run_id, seq = stored.seq, %error, "an event can't be read")
+                    }
+                }
+            }
+        }
+    }
+
+    /// The content of the artifact that a check is about; none if there is none, or it cannot be had.
+    async fn content_of(&self, state: &RunState, check: &Check) -> Result<Option<Bytes>, TurnError> {
+        let Some(artifact) = acceptance::artifact(state, check) else { return Ok(None) };
+        match self.artifacts.content(state, artifact).await {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.is_transient() => Err(error.into()),
+            Err(error) => {
+                tracing::warn!(run_id = %state.run_id, %error, "an artifact that is checked can't be read");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Does something about a run that goes in circles.
+    async fn remedy(&self, before: &Before<'_>, state: Arc<RunState>, step: drift::Step) -> Result<Steered, TurnError> {
+        let drift::Step { notice, remedy } = step;
+        metrics::counter!("planner_drift_total", "kind" => notice.kind.as_str(), "remedy" => remedy.as_str())
+            .increment(1);
+        let why = match remedy {
+            Remedy::Replan => Some(Why::Drift),
+            Remedy::Reset => Some(Why::DriftReset),
+            _ => None,
+        };
+        let state = match why {
+            None => state,
+            Some(why) => match self.compact(before, state, why).await? {
+                Steered::Ask(now) => now,
+                over => return Ok(over),
+            },
+        };
+        let asked =
+            (remedy == Remedy::Ask).then(|| ApprovalId::derive(state.run_id, &format!("{}/drift", before.turn_id)));
+        let detail = format!("{} {}", notice.detail, drift::advice(remedy));
+        let note = NoteDrift { turn_id: before.turn_id, kind: notice.kind, remedy, detail, asked };
+        let Some(state) = self.advance(before, state, Command::NoteDrift(note), "drift").await? else {
+            return Ok(Steered::Over("superseded"));
+        };
+        match asked {
+            None => Ok(Steered::Ask(state)),
+            Some(approval_id) => self.ask_to_go_on(before, &state, approval_id, &notice.detail).await,
+        }
+    }
+
+    /// Asks a person whether the run may go on, without asking a model.
+    async fn ask_to_go_on(
+        &self,
+        before: &Before<'_>,
+        state: &Arc<RunState>,
+        approval_id: ApprovalId,
+        detail: &str,
+    ) -> Result<Steered, TurnError> {
+        let words = format!("The run goes in circles, and nothing that was tried has helped. {detail} May it go on?");
+        let question = Approval {
+            approval_id,
+            call_id: None,
+            question: Block::new(words, Trust::System, "runtime"),
+            tool: None,
+            arguments: None,
+            binding: Binding::default(),
+            trust: state.lowest_trust.join(Trust::System),
+            reasons: Vec::new(),
+            shown: Default::default(),
+            expires_at: kernel::units::later(Timestamp::now(), before.agent.approval_expiry),
+        };
+        let outcome = runtime_outcome(state, before.turn_id, question);
+        let key = format!("turn/{}/{}", before.turn_id, uuid::Uuid::now_v7());
+        match self.submit(&before.asking(state), Command::CommitTurn(Box::new(outcome)), &key).await {
+            Ok(_) => Ok(Steered::Over("asked")),
+            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => Ok(Steered::Over("superseded")),
+            Err(SubmitError::Rejected(rejection)) => Err(TurnError::Rejected(rejection)),
+            Err(SubmitError::Engine(error)) => Err(error.into()),
+        }
+    }
+
+    /// Makes a summary of what went before.
+    async fn compact(&self, before: &Before<'_>, state: Arc<RunState>, why: Why) -> Result<Steered, TurnError> {
+        let Some(material) = Material::of(&state, why) else { return Ok(Steered::Ask(state)) };
+        let asked = if compaction::asks_model(before.agent) {
+            let Some(asked) = before.interrupt.or_ended(self.ask_for_summary(before, &state, &material)).await else {
+                return Ok(Steered::Over("aborted"));
+            };
+            asked
+        } else {
+            (None, Usage::default())
+        };
+        let (written, usage) = asked;
+        let (summary, strategy) = match &written {
+            Some((written, model)) => (material.summary(written, &format!("model:{model}")), "model"),
+            None => (material.extract(), "extract"),
+        };
+        let handoff = if why.is_reset() {
+            let written = written.map(|(written, _)| written).unwrap_or_else(|| of_lines(&summary.body.text));
+            self.store_handoff(&state, &written, summary.body.trust).await
+        } else {
+            None
+        };
+        let (before_tokens, after_tokens) = (material.tokens(), tokens::count(&summary.body.text));
+        let shrinks = after_tokens < before_tokens || handoff.is_some();
+        metrics::counter!("planner_compactions_total", "strategy" => strategy, "shrinks" => if shrinks { "yes" } else { "no" })
+            .increment(1);
+        let compact = Compact {
+            turn_id: before.turn_id,
+            strategy: strategy.to_owned(),
+            reason: why.as_str().to_owned(),
+            before_tokens,
+            after_tokens,
+            usage,
+            kept: state.standing(),
+            summary: shrinks.then_some(summary),
+            handoff,
+        };
+        drop(material);
+        let command = Command::Compact(Box::new(compact));
+        Ok(self.advance(before, state, command, "compact").await?.map_or(Steered::Over("superseded"), Steered::Ask))
+    }
+
+    /// A summary in a model's words, if it writes one, and what asking cost.
+    async fn ask_for_summary(
+        &self,
+        before: &Before<'_>,
+        state: &RunState,
+        material: &Material<'_>,
+    ) -> (Option<(Written, String)>, Usage) {
+        let declaration = compaction::declaration();
+        let prompt = Prompt {
+            system: compaction::INSTRUCTIONS.to_owned(),
+            user: material.prompt(state),
+            tool_tokens: tokens::count(&declaration.schema.to_string()),
+            tools: Arc::new([declaration]),
+            max_output_tokens: SUMMARY_TOKENS.min(self.limits.output_tokens),
+            run_id: state.run_id,
+            turn: before.number,
+            ask: 0,
+        };
+        let site = CallSite {
+            traceparent: before.traceparent,
+            sampled: state.sampled,
+            turn_id: before.turn_id,
+            tenant: &state.tenant,
+            agent_digest: &state.agent_digest,
+            kind: TurnKind::Routine,
+            left: route::share_left(state),
+        };
+        match self.models.answer(before.agent, &prompt, &site, &self.tracer, &|_| {}).await {
+            Ok(answered) => {
+                let written = compaction::read(&answered.answer).map(|written| (written, answered.model));
+                (written, answered.answer.usage)
+            }
+            Err(unanswered) => {
+                tracing::info!(run_id = %state.run_id, error = %unanswered.error, "no model wrote a summary: titles are taken");
+                (None, unanswered.usage)
+            }
+        }
+    }
+
+    async fn store_handoff(
+        &self,
+        state: &RunState,
+        written: &Written,
+        trust: Trust,
+    ) -> Option<kernel::call::ArtifactRef> {
+        let content = serde_json::to_string_pretty(&Handoff::new(state, written)).ok()?;
+        let draft = Draft { name: "handoff.json".to_owned(), content, media_type: "application/json".to_owned() };
+        match self.artifacts.store(state, &draft, trust).await {
+            Ok(stored) => Some(stored),
+            Err(error) => {
+                tracing::warn!(run_id = %state.run_id, %error, "a handoff was not stored: history is summarised instead");
+                None
+            }
+        }
+    }
+
+    /// Submits something that leaves the turn open. The run after it, if the turn still is; also if the run had moved on, so
+    /// that nothing came of it.
+    async fn advance(
+        &self,
+        before: &Before<'_>,
+        state: Arc<RunState>,
+        command: Command,
+        what: &str,
+    ) -> Result<Option<Arc<RunState>>, TurnError> {
+        let key = format!("{what}/{}/{}", before.turn_id, uuid::Uuid::now_v7());
+        let now = match self.submit(&before.asking(&state), command, &key).await {
+            Ok(committed) => committed.state,
+            Err(SubmitError::Rejected(Rejection::InvalidOutcome(problems))) => {
+                tracing::info!(run_id = %state.run_id, what, ?problems, "the run has moved on");
+                let Some(now) = self.engine.load(state.run_id).await? else { return Ok(None) };
+                now
+            }
+            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => return Ok(None),
+            Err(SubmitError::Rejected(rejection)) => return Err(TurnError::Rejected(rejection)),
+            Err(SubmitError::Engine(error)) => return Err(error.into()),
+        };
+        Ok((now.is_open_turn(before.turn_id) && now.ending.is_none() && !now.paused).then_some(now))
+    }
+
+    /// Adds what looks into the criteria to an outcome that says that the run is done, and refuses what is blocked.
+    pub(super) async fn complete_outcome(
+        &self,
+        open: &Open<'_>,
+        outcome: &mut TurnOutcome,
+    ) -> Result<Vec<String>, TurnError> {
+        let drifts = open.agent.controls.is_on(DRIFT);
+        if drifts {
+            let blocked = drift::blocked(&open.state, outcome);
+            if !blocked.is_empty() {
+                return Ok(blocked);
+            }
+        }
+        let Some(summary) = acceptance::claims(&open.state, outcome) else { return Ok(Vec::new()) };
+        let problems = self.add_checks(&open.state, open.agent, &open.toolbox, outcome, &summary).await?;
+        if problems.is_empty()
+            && drifts
+            && let Some(notice) = drift::forgets_criteria(&open.state, outcome)
+        {
+            let detail = format!("{} {}", notice.detail, drift::advice(Remedy::Remind));
+            let note =
+                NoteDrift { turn_id: open.turn_id, kind: notice.kind, remedy: Remedy::Remind, detail, asked: None };
+            let key = format!("drift/{}/{}", open.turn_id, uuid::Uuid::now_v7());
+            // For the record and for the next turn: the commit does not depend on it.
+            if let Err(error) = self.submit(&open.asking(), Command::NoteDrift(note), &key).await {
+                tracing::debug!(%error, "going in circles was not noted");
+            }
+        }
+        Ok(problems)
+    }
+
+    async fn add_checks(
+        &self,
+        state: &RunState,
+        agent: &AgentSpec,
+        toolbox: &Toolbox,
+        outcome: &mut TurnOutcome,
+        summary: &Block,
+    ) -> Result<Vec<String>, TurnError> {
+        let asked = match acceptance::ask(state, toolbox, outcome.turn_id, summary, outcome.trust) {
+            Ok(asked) => asked,
+            Err(problems) => return Ok(problems),
+        };
+        match spawn::resolve(&self.agents, state, agent, &asked.spawns).await? {
+            Ok(spawns) => outcome.spawns = spawns,
+            Err(problems) => return Ok(problems),
+        }
+        outcome.calls = asked.calls;
+        outcome.end = Some(EndRequest::CompleteIf { summary: summary.clone(), checks: asked.checks });
+        Ok(Vec::new())
+    }
+}
+
+impl<'a> Before<'a> {
+    fn asking(&self, state: &'a Arc<RunState>) -> Asking<'a> {
+        Asking { state, turn_id: self.turn_id, traceparent: self.traceparent }
+    }
+}
+
+/// What was found, out of a summary that is made of titles.
+fn of_lines(text: &str) -> Written {
+    let facts = text.lines().map(|line| line.trim_start_matches("- ").to_owned()).collect();
+    Written { facts, ..Written::default() }
+}
+
+/// An outcome that the runtime itself has: nothing but a question.
+fn runtime_outcome(state: &RunState, turn_id: TurnId, question: Approval) -> TurnOutcome {
+    TurnOutcome {
+        turn_id,
+        based_on: state.seq,
+        model: "runtime".to_owned(),
+        text: None,
+        calls: Vec::new(),
+        wait: None,
+        spawns: Vec::new(),
+        plan: None,
+        say: Vec::new(),
+        question: Some(question),
+        artifacts: Vec::new(),
+        memories: Vec::new(),
+        skills: Vec::new(),
+        end: None,
+        usage: Usage::default(),
+        trust: state.lowest_trust.join(Trust::System),
+        manifest: Manifest::default(),
+        finish_reason: None,
+        model_ms: 0,
+        failures: Vec::new(),
+    }
+}

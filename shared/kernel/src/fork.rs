@@ -1,0 +1,117 @@
+//! Forks: a run that goes on from where another one stood before one of its turns.
+//!
+//! A fork is a run of its own, with its own log, its own ids and its own budget; nothing that it does reaches the run it came
+//! from. What that run had done by then comes along as what it is, a record: facts, history, plan, artifacts, with their
+//! trust. Whatever was under way there is not under way here. Unless effects are allowed, its own effects stop at the door:
+//! no call that could be seen outside starts.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    call::ArtifactRef,
+    event::{Event, PlanStep},
+    ids::{RunId, Seq},
+    state::{Entry, Fact, FactKind, RunState},
+    trust::{Block, Trust},
+};
+
+/// Where a fork came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Origin {
+    /// Which run.
+    pub run_id: RunId,
+    /// The last of its events that the fork knows.
+    pub seq: Seq,
+    /// The number of its turn that the fork takes anew.
+    pub turn: u32,
+}
+
+/// Content of `run.forked`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunForked {
+    /// Where it came from.
+    pub origin: Origin,
+    /// Whether its calls may change anything outside.
+    pub effects: bool,
+    /// What it brings along.
+    pub carried: Carried,
+}
+
+/// What a fork brings along. The numbers in it are those of the log that it came from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Carried {
+    /// What its first turn is told.
+    pub facts: Vec<Fact>,
+    /// What went before that, in excerpts.
+    pub history: Vec<Entry>,
+    /// The plan.
+    pub plan: Vec<PlanStep>,
+    /// Its revision.
+    pub plan_revision: u32,
+    /// Artifacts.
+    pub artifacts: Vec<ArtifactRef>,
+    /// By resource key, the last outside event that was consumed.
+    pub consumed: BTreeMap<String, i64>,
+}
+
+impl Carried {
+    /// What is known in a state. Of calls that were open then, the facts come from whoever knows how they ended.
+    #[must_use]
+    pub fn of(state: &RunState) -> Self {
+        Self {
+            facts: state.facts.iter().cloned().collect(),
+            history: state.history.iter().cloned().collect(),
+            plan: state.plan.clone(),
+            plan_revision: state.plan_revision,
+            artifacts: state.artifacts.iter().cloned().collect(),
+            consumed: state.consumed.clone(),
+        }
+    }
+
+    /// The trust of everything in it.
+    pub fn trusts(&self) -> impl Iterator<Item = Trust> {
+        let facts = self.facts.iter().map(|fact| fact.block.trust);
+        let history = self.history.iter().map(|entry| entry.block.trust);
+        facts.chain(history).chain(self.artifacts.iter().map(|artifact| artifact.trust))
+    }
+}
+
+impl RunState {
+    pub(crate) fn fold_fork(&mut self, event: &Event, forked: &RunForked) {
+        let RunForked { origin, effects, carried } = forked;
+        self.origin = Some(*origin);
+        self.simulated = !effects;
+        // The input is among them, if it was not seen yet.
+        self.facts.clear();
+        for entry in &carried.history {
+            self.push_history(Entry { seq: event.seq, ..entry.clone() });
+        }
+        for fact in &carried.facts {
+            self.push_fact(Fact { seq: event.seq, call_id: None, ..fact.clone() });
+        }
+        self.plan.clone_from(&carried.plan);
+        self.plan_revision = carried.plan_revision;
+        for artifact in &carried.artifacts {
+            self.lowest_trust = self.lowest_trust.join(artifact.trust);
+            self.artifacts.push_back(artifact.clone());
+        }
+        self.consumed.extend(carried.consumed.clone());
+        let mut words = format!(
+            "You go on from turn {} of the run {}, as it stood then. Nothing that was under way there is under way here.",
+            origin.turn, origin.run_id
+        );
+        if self.simulated {
+            words.push_str(
+                " Effects are simulated: calls that would change something outside are not made, but for those whose results \
+                 are on record.",
+            );
+        }
+        let block = Block::new(words, Trust::System, "runtime");
+        let title = "This run is a fork".to_owned();
+        let (seq, at, kind) = (event.seq, event.at, FactKind::Notice);
+        self.push_fact(Fact { seq, at, kind, title, block, call_id: None });
+    }
+}
