@@ -22,7 +22,7 @@ use crate::{
 pub use schemas::file_schemas;
 
 /// The declarations that ship with the program: what the tool-executor can do by itself.
-const SHIPPED: [(&str, &str); 13] = [
+const SHIPPED: [(&str, &str); 15] = [
     ("artifact.read.yaml", include_str!("../../../infra/agents/tools/artifact.read.yaml")),
     ("file.read.yaml", include_str!("../../../infra/agents/tools/file.read.yaml")),
     ("file.write.yaml", include_str!("../../../infra/agents/tools/file.write.yaml")),

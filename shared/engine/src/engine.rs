@@ -288,10 +288,64 @@ impl Engine {
         crate::Schedules::new(self.pool().clone())
     }
 
+    /// Starts that triggers hold back.
+    #[must_use]
+    pub fn gatherings(&self) -> crate::Gatherings {
+        crate::Gatherings::new(self.pool().clone(), self.agents())
+    }
+
+    /// What runs knew before their turns.
+    #[must_use]
+    pub fn forks(&self) -> crate::Forks {
+        crate::Forks::new(self.pool().clone(), self.inner.loader.clone())
+    }
+
     /// The kill switch.
     #[must_use]
     pub fn freezes(&self) -> crate::Freezes {
         crate::Freezes::new(self.pool().clone())
+    }
+
+    /// A person's yes to all calls of one shape.
+    #[must_use]
+    pub fn standing(&self) -> crate::StandingApprovals {
+        crate::StandingApprovals::new(self.pool().clone())
+    }
+
+    /// When people are told of open questions.
+    #[must_use]
+    pub fn notices(&self) -> crate::Notices {
+        crate::Notices::new(self.pool().clone())
+    }
+
+    /// API tokens.
+    #[must_use]
+    pub fn tokens(&self) -> crate::ApiTokens {
+        crate::ApiTokens::new(self.pool().clone())
+    }
+
+    /// The audit trail.
+    #[must_use]
+    pub fn trail(&self) -> crate::AuditTrail {
+        crate::AuditTrail::new(self.pool().clone())
+    }
+
+    /// What runs remember for later runs.
+    #[must_use]
+    pub fn memories(&self) -> crate::Memories {
+        crate::Memories::new(self.pool().clone())
+    }
+
+    /// Documents that agents know.
+    #[must_use]
+    pub fn knowledge(&self) -> crate::Knowledge {
+        crate::Knowledge::new(self.pool().clone())
+    }
+
+    /// Skills as runs opened them.
+    #[must_use]
+    pub fn skills(&self) -> crate::SkillVersions {
+        crate::SkillVersions::new(self.pool().clone())
     }
 
     /// What is forgotten after a while.
@@ -342,7 +396,7 @@ pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<PgPool
         .map_err(pg("connecting"))
 }
 
-async fn connect_redis(url: &str) -> Result<ConnectionManager, EngineError> {
+pub(crate) async fn connect_redis(url: &str) -> Result<ConnectionManager, EngineError> {
     let bad = |_| EngineError::Config("ESC_REDIS_URL is not a redis:// address".to_owned());
     let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(bad)?;
     // The client leaves Nagle's algorithm on by default, which stalls small pipelines.

@@ -289,7 +289,8 @@ async fn known(transaction: &mut PgConnection, incoming: &Incoming<'_>) -> Resul
 }
 
 /// Whether `wanted`, in which a `*` at the end stands for any rest, means this type.
-pub(crate) fn wants_type(wanted: &str, event_type: &str) -> bool {
+#[must_use]
+pub fn wants_type(wanted: &str, event_type: &str) -> bool {
     wanted.strip_suffix('*').map_or(wanted == event_type, |start| event_type.starts_with(start))
 }
 
@@ -299,7 +300,7 @@ fn resource_key(source: &str, event: &CloudEvent) -> Result<String, RecordError>
     if key.len() > MAX_RESOURCE_KEY { Err(RecordError::KeyTooLong { bytes: key.len() }) } else { Ok(key) }
 }
 
-fn recorded(row: &PgRow) -> Result<RecordedExternal, sqlx::Error> {
+pub(crate) fn recorded(row: &PgRow) -> Result<RecordedExternal, sqlx::Error> {
     let row = Cells(row);
     let event: Value = row.json("event")?;
     let attribute = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();

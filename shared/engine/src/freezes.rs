@@ -6,7 +6,7 @@
 
 use std::{fmt, str::FromStr};
 
-use kernel::{RunState, TenantId, Timestamp};
+use kernel::{CallId, RunId, RunState, TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
 use sqlx::{PgPool, postgres::PgRow};
 
@@ -95,6 +95,21 @@ pub struct Freeze {
     pub at: Timestamp,
 }
 
+/// A call that had begun when its scope was frozen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnderWay {
+    /// Which call.
+    pub call_id: CallId,
+    /// Of which run.
+    pub run_id: RunId,
+    /// Which tool.
+    pub tool: String,
+    /// Whether it goes on by itself, so that it can be ended.
+    pub activity: bool,
+    /// When it began.
+    pub started_at: Timestamp,
+}
+
 /// The kill switch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Freezes {
@@ -161,6 +176,34 @@ impl Freezes {
         rows.iter().map(freeze).collect::<Result<_, _>>().map_err(read())
     }
 
+    /// What is under way in a scope, the longest first, 1000 at most.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn under_way(&self, tenant: &TenantId, scope: &FreezeScope) -> Result<Vec<UnderWay>, EngineError> {
+        let read = || pg("listing what is under way");
+        let (agent, tool) = match scope {
+            FreezeScope::All | FreezeScope::Tenant => (None, None),
+            FreezeScope::Agent(agent) => (Some(agent), None),
+            FreezeScope::Tool(tool) => (None, Some(tool)),
+        };
+        let rows = sqlx::query(concat!(
+            "select s.call_id, s.run_id, s.tool, s.activity, ",
+            micros!("started_at"),
+            " from started_calls s join runs r using (run_id)
+             where ($1::text is null or s.tenant = $1) and ($2::text is null or r.agent = $2 or $2 = any (r.lineage))
+               and ($3::text is null or s.tool = $3)
+             order by s.started_at limit 1000"
+        ))
+        .bind((*scope != FreezeScope::All).then(|| tenant.as_str()))
+        .bind(agent)
+        .bind(tool)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(read())?;
+        rows.iter().map(under_way).collect::<Result<_, _>>().map_err(read())
+    }
+
     /// The scope that keeps `tool` from starting in this run; none if nothing does.
     ///
     /// # Errors
@@ -183,6 +226,17 @@ impl Freezes {
 /// Whose a scope is.
 fn owner<'a>(tenant: &'a TenantId, scope: &FreezeScope) -> &'a str {
     if *scope == FreezeScope::All { EVERYBODY } else { tenant.as_str() }
+}
+
+fn under_way(row: &PgRow) -> Result<UnderWay, sqlx::Error> {
+    let row = Cells(row);
+    Ok(UnderWay {
+        call_id: CallId(row.get("call_id")?),
+        run_id: RunId(row.get("run_id")?),
+        tool: row.get("tool")?,
+        activity: row.get("activity")?,
+        started_at: row.time("started_at")?,
+    })
 }
 
 fn freeze(row: &PgRow) -> Result<Freeze, sqlx::Error> {

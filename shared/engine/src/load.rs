@@ -122,6 +122,30 @@ impl Loader {
         Ok(state.filter(|_| unseen.is_none()))
     }
 
+    /// The run as it was after event `seq`, from the beginning of its log or a checkpoint before that.
+    pub(crate) async fn at(&self, run: RunId, seq: u64) -> Result<Option<RunState>, EngineError> {
+        let mut state = self.checkpoint(run, seq).await?;
+        loop {
+            let from = state.as_ref().map_or(1, |state| state.seq + 1);
+            if from > seq {
+                return Ok(state);
+            }
+            let tail = self.tail(run, from).await?;
+            let wanted: Vec<_> = tail.into_iter().take_while(|event| event.seq <= seq).collect();
+            if wanted.is_empty() {
+                return Ok(None);
+            }
+            for event in &wanted {
+                state = Some(apply(state, run, event)?);
+            }
+        }
+    }
+
+    /// What the log of a run begins with.
+    pub(crate) async fn first(&self, run: RunId) -> Result<Option<EventData>, EngineError> {
+        Ok(self.tail(run, 1).await?.into_iter().next().map(|event| event.data))
+    }
+
     async fn checkpoint(&self, run: RunId, at_most: u64) -> Result<Option<RunState>, EngineError> {
         let row = sqlx::query("select state::text, seq from checkpoints where run_id = $1 and state_version = $2")
             .bind(run.0)

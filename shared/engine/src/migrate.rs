@@ -32,13 +32,30 @@ pub async fn migrate(owner_url: &str, schema: &str) -> Result<(), EngineError> {
     result
 }
 
-/// What [`migrate`] would still do to `schema`, by description; nothing if it is up to date. Changes nothing.
+/// How a schema stands to this program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SchemaState {
+    /// What [`migrate`] would still do, by description; nothing if it is up to date.
+    pub pending: Vec<String>,
+    /// What a newer program has done, by number: this one does not know what it means.
+    pub ahead: Vec<i64>,
+    /// Milliseconds that the clock of Postgres is ahead of this machine's.
+    pub clock_ms: i64,
+}
+
+/// How `schema` stands to this program. Changes nothing.
 ///
 /// # Errors
 /// When Postgres does not answer, or refuses the user.
-pub async fn pending_migrations(url: &str, schema: &str) -> Result<Vec<String>, EngineError> {
+pub async fn schema_state(url: &str, schema: &str) -> Result<SchemaState, EngineError> {
     let read = || pg("looking at the schema");
     let pool = connect(url, schema, 1).await?;
+    let there: i64 = sqlx::query("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
+        .fetch_one(&pool)
+        .await
+        .and_then(|row| row.try_get(0))
+        .map_err(read())?;
+    let clock_ms = there - kernel::Timestamp::now().as_millisecond();
     let table: Option<String> = sqlx::query("select to_regclass($1)::text")
         .bind(format!("{schema}._sqlx_migrations"))
         .fetch_one(&pool)
@@ -54,7 +71,11 @@ pub async fn pending_migrations(url: &str, schema: &str) -> Result<Vec<String>, 
     let done: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(read())?;
     pool.close().await;
     let pending = MIGRATIONS.iter().filter(|migration| !done.contains(&migration.version));
-    Ok(pending.map(|migration| format!("{:04} {}", migration.version, migration.description)).collect())
+    let pending = pending.map(|migration| format!("{:04} {}", migration.version, migration.description)).collect();
+    let known = |version: &i64| MIGRATIONS.iter().any(|migration| migration.version == *version);
+    let mut ahead: Vec<i64> = done.iter().copied().filter(|version| !known(version)).collect();
+    ahead.sort_unstable();
+    Ok(SchemaState { pending, ahead, clock_ms })
 }
 
 async fn migrate_locked(connection: &mut PgConnection, schema: &str) -> Result<(), EngineError> {
@@ -83,10 +104,12 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
     let types: Vec<_> =
         EventData::TYPES.iter().filter(|name| role.may_write(name)).map(|name| format!("'{name}'")).collect();
     let own_tables = match role {
-        Role::Ingress => "external_events, agents, agent_heads, idempotency_keys, schedules, firings, actions",
+        Role::Ingress => {
+            "external_events, agents, agent_heads, idempotency_keys, schedules, firings, actions, gatherings, gathered, memories, knowledge_documents, knowledge_chunks"
+        }
         Role::Observer => "observer_checkpoints, actions, action_slices, service_checkpoints, alerts, signal_gaps",
-        Role::Artifact => "signal_segments, service_segments",
-        Role::Scheduler => "inbox, idempotency_keys, schedules, firings",
+        Role::Artifact => "signal_segments, service_segments, abandoned_objects",
+        Role::Scheduler => "inbox, idempotency_keys, schedules, firings, gatherings, gathered",
         Role::ToolExecutor => "mcp_tools, mcp_tasks, schedules",
         _ => "outbox",
     };
@@ -112,7 +135,7 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
         format!("create policy read_{name} on schedules for select to {name} using (true)"),
         format!("drop policy if exists write_{name} on schedules"),
     ];
-    for statement in statements.into_iter().chain(special_rights(role, name)) {
+    for statement in statements.into_iter().chain(special_rights(role, name)).chain(rights_over_people(role, name)) {
         run(connection, statement, "granting rights").await?;
     }
     Ok(())
@@ -122,9 +145,11 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
 fn special_rights(role: Role, name: &str) -> Vec<String> {
     match role {
         // Its waits claim earlier events.
-        Role::Planner => vec![format!(
-            "grant update (claimed_run, claimed_wait, claimed_leaf, claimed_at) on external_events to {name}"
-        )],
+        Role::Planner => vec![
+            format!("grant update (claimed_run, claimed_wait, claimed_leaf, claimed_at) on external_events to {name}"),
+            // What a skill said is only ever added.
+            format!("grant insert on skill_versions to {name}"),
+        ],
         // What it concludes beside runs is recorded like an event from outside; ingress brings it on.
         Role::Observer => vec![format!("grant insert on external_events to {name}")],
         // It publishes the events of schedules. It forgets. The log itself gets smaller only through this function, which looks at what it removes.
@@ -148,6 +173,32 @@ fn special_rights(role: Role, name: &str) -> Vec<String> {
     }
 }
 
+/// Who people are, what they allow for good and what they did. Whoever may add may do no more, so that nobody edits the past.
+fn rights_over_people(role: Role, name: &str) -> Vec<String> {
+    let mut rights =
+        vec![format!("revoke all on api_tokens, audit, standing_approvals, approval_notices from {name} cascade")];
+    rights.extend(match role {
+        Role::Ingress => vec![
+            format!("grant select, insert on api_tokens to {name}"),
+            format!("grant update (last_used_at, revoked_at, revoked_by) on api_tokens to {name}"),
+            format!("grant select, insert on audit to {name}"),
+            format!("grant select on standing_approvals, approval_notices to {name}"),
+            format!("grant update (revoked_at, revoked_by) on standing_approvals to {name}"),
+        ],
+        Role::Approval => vec![
+            format!("grant select, insert on audit to {name}"),
+            format!("grant select, insert on standing_approvals to {name}"),
+            format!(
+                "grant update (confirmed_at, last_used_at, uses, revoked_at, revoked_by) on standing_approvals to {name}"
+            ),
+            format!("grant select, insert, update, delete on approval_notices to {name}"),
+        ],
+        Role::ToolExecutor => vec![format!("grant select on standing_approvals to {name}")],
+        _ => Vec::new(),
+    });
+    rights
+}
+
 async fn run(connection: &mut PgConnection, sql: String, operation: &'static str) -> Result<(), EngineError> {
     // Every part is a literal or a name that was checked.
     connection.execute(AssertSqlSafe(sql)).await.map_err(pg(operation))?;
@@ -158,8 +209,8 @@ async fn run(connection: &mut PgConnection, sql: String, operation: &'static str
 mod tests {
     /// Two of one number, as two branches leave them, would make the second unappliable.
     #[test]
-    fn migrations_are_numbered_one_by_one() {
-        let numbers = super::MIGRATIONS.iter().map(|migration| migration.version);
-        assert!(numbers.eq(1..=i64::try_from(super::MIGRATIONS.iter().count()).unwrap()));
+    fn no_two_migrations_have_one_number() {
+        let numbers: Vec<i64> = super::MIGRATIONS.iter().map(|migration| migration.version).collect();
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
     }
 }

@@ -166,6 +166,31 @@ impl Segments {
         Ok(())
     }
 
+    /// Objects whose rows are gone, the longest abandoned first: they can be removed from the object store.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn abandoned(&self, most: u32) -> Result<Vec<String>, EngineError> {
+        sqlx::query_scalar("select object_key from abandoned_objects order by abandoned_at, object_key limit $1")
+            .bind(i64::from(most))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(pg("listing abandoned objects"))
+    }
+
+    /// Forgets abandoned objects that were removed.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn removed(&self, object_keys: &[String]) -> Result<(), EngineError> {
+        sqlx::query("delete from abandoned_objects where object_key = any ($1)")
+            .bind(object_keys)
+            .execute(&self.pool)
+            .await
+            .map_err(pg("forgetting abandoned objects"))?;
+        Ok(())
+    }
+
     /// The pieces that hold any of the bytes `from..to` of a call of this tenant, in order.
     ///
     /// # Errors

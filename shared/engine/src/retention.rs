@@ -82,6 +82,20 @@ impl Retention {
         self.prune(PRUNE, older_than, most, "forgetting old firings").await
     }
 
+    /// Forgets starts that were held back longer than `older_than` ago and whose runs have ended or were not needed, `most` of
+    /// them at most, and says how many. Keep them as long as outside events: the same one is then not gathered twice.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn prune_gatherings(&self, older_than: Duration, most: u32) -> Result<u64, EngineError> {
+        const PRUNE: &str = "delete from gatherings where ctid = any (array(
+            select ctid from gatherings g where opened_at < now() - make_interval(secs => $1)
+            and state not in ('open', 'closed') and not exists
+                (select from runs r where r.run_id = g.gathering_id and r.status not in ('completed', 'failed', 'cancelled'))
+            limit $2 for update skip locked))";
+        self.prune(PRUNE, older_than, most, "forgetting old starts").await
+    }
+
     /// Forgets actions on services that were recorded longer than `older_than` ago and whose outcome is told, and gaps in the
     /// signals that were noted before that, `most` of each at most, and says how many.
     ///

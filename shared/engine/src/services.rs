@@ -1,5 +1,7 @@
 //! Watched services: how far their logs were read, how well they are, what is missing, and where their logs are kept.
 
+use std::time::Duration;
+
 use kernel::{TenantId, Timestamp};
 use serde_json::value::RawValue;
 use sqlx::{PgPool, postgres::PgRow};
@@ -283,6 +285,25 @@ impl Services {
         .await
         .map_err(pg("recording a piece of a log"))?;
         Ok(())
+    }
+
+    /// Forgets pieces of logs, some at a time, whose last message is older than `age`, and says how many. Their objects are
+    /// noted as abandoned in the same step.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn forget_segments(&self, age: Duration, most: u32) -> Result<u64, EngineError> {
+        let gone = sqlx::query(
+            "delete from service_segments where ctid = any (array(
+                 select s.ctid from service_segments s where s.to_at < now() - make_interval(secs => $1)
+                 limit $2 for update skip locked))",
+        )
+        .bind(age.as_secs_f64())
+        .bind(i64::from(most))
+        .execute(&self.pool)
+        .await
+        .map_err(pg("forgetting pieces of logs"))?;
+        Ok(gone.rows_affected())
     }
 
     /// The pieces of a service's log that were stored by the bus within a time, oldest first.

@@ -32,22 +32,23 @@ pub struct AgentTrigger {
     pub index: usize,
     /// The filter; none if it takes every event of the type.
     pub filter: Option<Filter>,
+    /// What tells apart the events that it holds back; the subject if there is none.
+    pub key: Option<Filter>,
 }
 
 impl AgentTrigger {
     /// The triggers of a definition. One whose filter this version cannot compile is left out.
     pub(super) fn all_of(agent: &Arc<AgentVersion>) -> Vec<Self> {
         let compile = |(index, trigger): (usize, &Trigger)| {
-            let filter = trigger.filter.as_deref().map(Filter::compile).transpose();
-            let filter = filter.inspect_err(|error| {
-                tracing::error!(
-                    agent = agent.name,
-                    index,
-                    error = error as &dyn std::error::Error,
-                    "a trigger is left out"
-                );
-            });
-            Some(Self { agent: Arc::clone(agent), index, filter: filter.ok()? })
+            let compile = |expression: &Option<String>| {
+                let compiled = expression.as_deref().map(Filter::compile).transpose();
+                compiled.inspect_err(|error| {
+                    let error = error as &dyn std::error::Error;
+                    tracing::error!(agent = agent.name, index, error, "a trigger is left out");
+                })
+            };
+            let (filter, key) = (compile(&trigger.filter).ok()?, compile(&trigger.key).ok()?);
+            Some(Self { agent: Arc::clone(agent), index, filter, key })
         };
         let watching =
             AgentWatch::all_of(agent).into_iter().filter(|watch| watch.watch().is_some_and(|it| it.start.is_some()));
@@ -55,7 +56,7 @@ impl AgentTrigger {
             // Names of agents need no escape.
             let filter = format!("data.agent == \"{}\" && data.watch == {}", agent.name, watch.index);
             let filter = Some(Filter::compile(&filter).ok()?);
-            Some(Self { agent: Arc::clone(agent), index: agent.spec.triggers.len() + watch.index, filter })
+            Some(Self { agent: Arc::clone(agent), index: agent.spec.triggers.len() + watch.index, filter, key: None })
         });
         agent.spec.triggers.iter().enumerate().filter_map(compile).chain(watching).collect()
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use kernel::{
     agent::{AgentSpec, Trigger},
     child::MAX_CHILDREN,
+    units::Duration,
 };
 use serde::de::DeserializeOwned;
 
@@ -126,12 +127,16 @@ pub(crate) fn is_name(text: &str) -> bool {
 
 fn model_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     let models = spec.model.all();
-    if models.is_empty() {
+    if models.is_empty() || spec.routes.hard.iter().chain(&spec.routes.evaluation).any(|models| models.all().is_empty())
+    {
         return Some(Problem::new("model", "`model` is empty: name at least one, as `provider:model`"));
     }
     let fits =
         |model: &str| model.split_once(':').is_some_and(|(provider, name)| !provider.is_empty() && !name.is_empty());
-    let bad = models.iter().find(|model| !fits(model))?;
+    if spec.routes.thrift.as_ref().is_some_and(|thrift| !(0.0..=1.0).contains(&thrift.below)) {
+        return Some(Problem::new("below", "`below` of `thrift` is a share from 0 to 1, such as 0.2"));
+    }
+    let bad = models.iter().chain(spec.routes.all()).find(|model| !fits(model))?;
     Some(Problem::new(
         bad,
         format!("`{bad}` is not a model: write `provider:model`, such as `openai:gpt-5` or `scripted:demo`"),
@@ -166,6 +171,11 @@ fn names_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     if spec.max_children.is_some_and(|most| !(1..=MAX_CHILDREN).contains(&(most as usize))) {
         return Some(Problem::new("max_children", format!("`max_children` must be 1 to {MAX_CHILDREN}")));
     }
+    let beside =
+        spec.knowledge.iter().map(|name| ("knowledge", name)).chain(spec.skills.iter().map(|name| ("skills", name)));
+    if let Some((field, name)) = beside.into_iter().find(|(_, name)| !is_name(name)) {
+        return Some(Problem::new(name, format!("`{name}` in `{field}` must be 1 to 63 of a-z, 0-9 and `-`")));
+    }
     let empty = spec.allow.hosts.iter().chain(&spec.allow.commands).find(|text| text.trim().is_empty());
     empty.map(|_| Problem::new("allow", "`allow` has an empty entry: leave it out"))
 }
@@ -175,6 +185,11 @@ pub(crate) fn is_tool_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     (1..=63).contains(&text.len()) && text.bytes().all(plain)
 }
+
+/// How long a start may be held back.
+const LONGEST_HELD: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+/// Most events that one run is started with.
+const MOST_GATHERED: u32 = 1000;
 
 fn trigger_problem(trigger: &Trigger) -> Option<Problem<'_>> {
     if trigger.on.trim_end_matches('*').is_empty() {
@@ -190,9 +205,45 @@ fn trigger_problem(trigger: &Trigger) -> Option<Problem<'_>> {
     if trigger.signal.is_none() && trigger.start.input.trim().is_empty() {
         return Some(Problem::new("start", "`start` needs an `input`: what the run is to reach"));
     }
-    let filter = trigger.filter.as_deref()?;
-    let error = Filter::compile(filter).err()?;
-    Some(Problem::new(filter, format!("`where` of the trigger on `{}`: {error}", trigger.on)))
+    let expressions = [("where", &trigger.filter), ("key", &trigger.key)];
+    let wrong = expressions.into_iter().find_map(|(name, expression)| {
+        let expression = expression.as_deref()?;
+        let error = Filter::compile(expression).err()?;
+        Some(Problem::new(expression, format!("`{name}` of the trigger on `{}`: {error}", trigger.on)))
+    });
+    wrong.or_else(|| pacing_problem(trigger))
+}
+
+/// What can't hold a start back.
+fn pacing_problem(trigger: &Trigger) -> Option<Problem<'_>> {
+    let fits = |span: Duration| span.as_millis() > 0 && span.std() <= LONGEST_HELD;
+    let words = |name: &'static str, words: String| {
+        Some(Problem::new(name, format!("`{name}` of the trigger on `{}` {words}", trigger.on)))
+    };
+    let spans = "must be longer than 0 and at most 7d".to_owned();
+    if (trigger.holds_back() || trigger.wake) && trigger.signal.is_some() {
+        return Some(Problem::new(
+            "signal",
+            "a trigger with `signal` starts no run, so that there is nothing to hold back",
+        ));
+    }
+    if trigger.key.is_some() && !trigger.holds_back() {
+        let what = "`debounce`, `batch`, `throttle` or `concurrency`";
+        return words("key", format!("tells apart what {what} hold back, and there is none of them"));
+    }
+    if trigger.debounce.is_some_and(|it| !fits(it.quiet()) || it.at_most() < it.quiet()) {
+        return words("debounce", format!("{spans}, and `at_most` no shorter than `quiet`"));
+    }
+    if trigger.batch.is_some_and(|batch| !fits(batch.within) || !(1..=MOST_GATHERED).contains(&batch.size)) {
+        return words("batch", format!("takes 1 to {MOST_GATHERED} events, and its `within` {spans}"));
+    }
+    if trigger.throttle.is_some_and(|throttle| !fits(throttle.per) || throttle.runs == 0) {
+        return words("throttle", format!("lets at least 1 run start, and its `per` {spans}"));
+    }
+    if trigger.concurrency == Some(0) {
+        return words("concurrency", "must be at least 1: with none, no run would ever start".to_owned());
+    }
+    None
 }
 
 fn amounts_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
@@ -267,6 +318,18 @@ controls: { evaluator: on, drift: on, compaction: auto }
             ("\"Look at the push.\"", "\" \"", "`input`"),
             ("  - tool: shell.run\n", "  - packs: [cargo]\n", "`tool` or a `service`"),
             ("2.00", "-1", "dollars"),
+            ("skills: [release-notes]", "skills: [../secret]", "`skills`"),
+            ("skills: [release-notes]", "knowledge: [Hand Book]", "`knowledge`"),
+            ("skills: [release-notes]", "routes: { hard: gpt-5 }", "provider:model"),
+            ("skills: [release-notes]", "routes: { thrift: { below: 20, use: x:y } }", "`below`"),
+            ("skills: [release-notes]", "memory: { recall: everything }", "everything"),
+            ("    where:", "    key: data.ref\n    where:", "`key`"),
+            ("    where:", "    debounce: 0s\n    where:", "`debounce`"),
+            ("    where:", "    debounce: { quiet: 2m, at_most: 1m }\n    where:", "`debounce`"),
+            ("    where:", "    batch: { size: 0, within: 1m }\n    where:", "`batch`"),
+            ("    where:", "    throttle: { runs: 1, per: 8d }\n    where:", "`throttle`"),
+            ("    where:", "    concurrency: 0\n    where:", "`concurrency`"),
+            ("    where:", "    concurrency: 1\n    key: dta.x\n    where:", "`dta` is not a variable"),
             ("60s", "60", "a duration such as"),
             ("200k", "lots", "count"),
             ("  Keep the build green.", "", "`instructions` are empty"),

@@ -1,4 +1,4 @@
-//! Filters: CEL over an event from outside, for triggers and for waits.
+//! Filters: CEL over an event from outside, for triggers and for waits; and what such an expression says, as text.
 //!
 //! The expressions come from agent files and from models, the events from anywhere, so both are bounded: an expression by
 //! its length and depth when it is compiled, an evaluation by what it may cost at most on the event at hand, which is known
@@ -74,6 +74,9 @@ pub enum FilterError {
     /// The result says neither yes nor no.
     #[error("the expression gives a {0}, not true or false: compare it with something")]
     NotBool(String),
+    /// The result is no text.
+    #[error("the expression gives a {0}, not a text or a number: take one field of it")]
+    NotText(String),
     /// The expression makes no sense for this event.
     #[error("the expression fails on this event: {0}")]
     Evaluate(String),
@@ -114,6 +117,30 @@ impl Filter {
     /// # Errors
     /// When the expression makes no sense for this event, or could take too long on it.
     pub fn matches(&self, event: &serde_json::Value) -> Result<bool, FilterError> {
+        match self.value(event)? {
+            Some(Value::Bool(answer)) => Ok(answer),
+            Some(other) => Err(FilterError::NotBool(other.type_of().to_string())),
+            None => Ok(false),
+        }
+    }
+
+    /// What the expression says of an event, as text. None of an event without a field that it reads.
+    ///
+    /// # Errors
+    /// As [`Filter::matches`], and when it says neither text nor a number nor yes or no.
+    pub fn text(&self, event: &serde_json::Value) -> Result<Option<String>, FilterError> {
+        match self.value(event)? {
+            Some(Value::String(text)) => Ok(Some(text.to_string())),
+            Some(Value::Int(number)) => Ok(Some(number.to_string())),
+            Some(Value::UInt(number)) => Ok(Some(number.to_string())),
+            Some(Value::Float(number)) => Ok(Some(number.to_string())),
+            Some(Value::Bool(answer)) => Ok(Some(answer.to_string())),
+            Some(Value::Null) | None => Ok(None),
+            Some(other) => Err(FilterError::NotText(other.type_of().to_string())),
+        }
+    }
+
+    fn value(&self, event: &serde_json::Value) -> Result<Option<Value>, FilterError> {
         if cost::of(&self.expression, event::size(event, &self.reads)) > MAX_STEPS {
             return Err(FilterError::TooExpensive);
         }
@@ -125,9 +152,8 @@ impl Filter {
             Value::resolve(&self.expression, &context)
         }));
         match result.map_err(|_| FilterError::Interpreter)? {
-            Ok(Value::Bool(answer)) => Ok(answer),
-            Ok(other) => Err(FilterError::NotBool(other.type_of().to_string())),
-            Err(ExecutionError::NoSuchKey(_)) => Ok(false),
+            Ok(value) => Ok(Some(value)),
+            Err(ExecutionError::NoSuchKey(_)) => Ok(None),
             Err(error) => Err(FilterError::Evaluate(kernel::excerpt(&error.to_string(), 500))),
         }
     }

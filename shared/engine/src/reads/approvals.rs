@@ -1,6 +1,9 @@
 //! Questions to people.
 
-use kernel::{ApprovalId, CallId, RunId, TenantId, Timestamp, Trust, call::Binding};
+use kernel::{
+    ApprovalId, CallId, RunId, StandingId, TenantId, Timestamp, Trust,
+    call::{Binding, Shown},
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::{postgres::PgRow, types::Json};
@@ -35,6 +38,8 @@ pub struct ApprovalRow {
     pub trust: Trust,
     /// The policies that asked, with their words.
     pub reasons: Vec<String>,
+    /// Where the arguments come from, what the model said, and what it had before it.
+    pub shown: Shown,
     /// `open`, `granted`, `denied` or `expired`.
     pub state: String,
     /// When it was asked.
@@ -47,14 +52,16 @@ pub struct ApprovalRow {
     pub decided_by: Option<String>,
     /// What the person wrote.
     pub decision: Option<String>,
+    /// The standing approval that decided in the place of a person.
+    pub standing: Option<StandingId>,
 }
 
 /// A query for questions: all that a row shows, and the rest of the statement.
 macro_rules! select_approvals {
     ($rest:literal) => {
         concat!(
-            "select approval_id, run_id, tenant, call_id, tool, question, arguments, binding, trust, reasons, state,
-                    decided_by, decision, ",
+            "select approval_id, run_id, tenant, call_id, tool, question, arguments, binding, trust, reasons, shown, state,
+                    decided_by, decision, standing, ",
             micros!("requested_at"),
             ", ",
             micros!("expires_at"),
@@ -95,15 +102,22 @@ impl Reads {
     /// # Errors
     /// When Postgres does not answer.
     pub async fn approval(&self, tenant: &TenantId, id: ApprovalId) -> Result<Option<ApprovalRow>, EngineError> {
-        let read = || pg("reading an approval");
         // By its id alone: with the tenant beside it, a plan made on a young table reads all that the tenant ever asked.
+        Ok(self.approval_by_id(id).await?.filter(|row| row.tenant == *tenant))
+    }
+
+    /// A question of whichever tenant: for the runtime itself, never for what somebody asks for.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn approval_by_id(&self, id: ApprovalId) -> Result<Option<ApprovalRow>, EngineError> {
+        let read = || pg("reading an approval");
         let row = sqlx::query(select_approvals!("where approval_id = $1"))
             .bind(id.0)
             .fetch_optional(&self.pool)
             .await
             .map_err(read())?;
-        let row = row.as_ref().map(approval_row).transpose().map_err(read())?;
-        Ok(row.filter(|row| row.tenant == *tenant))
+        row.as_ref().map(approval_row).transpose().map_err(read())
     }
 }
 
@@ -120,11 +134,13 @@ fn approval_row(row: &PgRow) -> Result<ApprovalRow, sqlx::Error> {
         binding: row.json("binding")?,
         trust: row.word("trust")?,
         reasons: row.json("reasons")?,
+        shown: row.get::<Option<Json<Shown>>>("shown")?.map(|json| json.0).unwrap_or_default(),
         state: row.get("state")?,
         requested_at: row.time("requested_at")?,
         expires_at: row.time("expires_at")?,
         decided_at: row.time_if_any("decided_at")?,
         decided_by: row.get("decided_by")?,
         decision: row.get("decision")?,
+        standing: row.get::<Option<Uuid>>("standing")?.map(StandingId),
     })
 }

@@ -66,6 +66,8 @@ pub struct RunFilter {
     pub wake: Option<WakeKind>,
     /// Only those whose objective has this text in it, in any case, or whose id begins with it.
     pub q: Option<String>,
+    /// Only those of this conversation.
+    pub conversation: Option<ConversationId>,
     /// Only those created at this time or later.
     pub since: Option<Timestamp>,
     /// Most rows of the page; 0 for the usual 50.
@@ -154,6 +156,7 @@ impl Reads {
             instant!("$7"),
             ", timestamptz 'infinity'),
                                            coalesce($8, uuid 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+               and ($10::uuid is null or conversation_id = $10)
              order by runs.created_at desc, run_id desc limit $9"
         );
         let read = || pg("listing runs");
@@ -170,6 +173,7 @@ impl Reads {
             .bind(cursor.map(|cursor| cursor.run_id.0))
             // One more than asked for says whether there is a next page.
             .bind(asked + 1)
+            .bind(filter.conversation.map(|conversation| conversation.0))
             .fetch_all(&self.pool)
             .await
             .map_err(read())?;
@@ -217,6 +221,8 @@ fn spent(row: &Cells<'_>) -> Result<Spent, sqlx::Error> {
             cached_tokens: row.count("cached_tokens")?,
             output_tokens: row.count("output_tokens")?,
             cost_microusd: row.count("cost_microusd")?,
+            // The log has the finer parts; the projection has none of them.
+            ..kernel::budget::Usage::default()
         },
     })
 }

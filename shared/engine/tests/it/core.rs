@@ -35,6 +35,7 @@ pub fn create(objective: &str) -> Command {
             sampled: true,
             trigger: None,
             parent: None,
+            roles: Vec::new(),
             tools: None,
         },
         hold: None,
@@ -69,12 +70,15 @@ pub fn wait_for_forge(state: &kernel::RunState, subject: &str, filter: Option<&s
         say: Vec::new(),
         question: None,
         artifacts: Vec::new(),
+        memories: Vec::new(),
+        skills: Vec::new(),
         end: None,
         usage: Usage::default(),
         trust: Trust::Operator,
         manifest: Manifest::default(),
         finish_reason: None,
         model_ms: 0,
+        failures: Vec::new(),
     }))
 }
 

@@ -12,6 +12,7 @@ mod history;
 mod keeping;
 mod leases;
 mod limiter;
+mod parsers;
 mod reads;
 mod schedules;
 mod support;

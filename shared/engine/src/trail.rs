@@ -1,0 +1,233 @@
+//! The audit trail: who did what, when, from where, on what evidence. It is only ever added to.
+
+use kernel::{TenantId, Timestamp};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sqlx::{PgPool, postgres::PgRow, types::Json};
+use uuid::Uuid;
+
+use crate::{
+    error::{EngineError, pg},
+    reads::row::{Cells, instant, micros},
+};
+
+/// Something that somebody did, or tried to.
+#[derive(Clone, Debug)]
+pub struct AuditEntry {
+    /// Its id: the second time it is added, nothing happens.
+    pub id: Uuid,
+    /// When.
+    pub at: Timestamp,
+    /// In which tenant.
+    pub tenant: TenantId,
+    /// Who.
+    pub actor: String,
+    /// With what roles.
+    pub roles: Vec<String>,
+    /// With which API token, if it is one of those that are kept here.
+    pub token_id: Option<Uuid>,
+    /// What, as a stable word such as `approval.decide`.
+    pub action: String,
+    /// To what.
+    pub resource: String,
+    /// `done`, or the code of the problem that it ran into.
+    pub outcome: String,
+    /// The address that the connection came from.
+    pub address: Option<String>,
+    /// What the proxies before it say about where it came from: their word, not ours.
+    pub forwarded: Option<String>,
+    /// What the program calls itself.
+    pub user_agent: Option<String>,
+    /// What it was decided on.
+    pub evidence: Option<serde_json::Value>,
+}
+
+/// An entry as it is kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct AuditRow {
+    /// Where it stands: entries are read in this order.
+    pub position: i64,
+    /// Its id.
+    pub id: Uuid,
+    /// When.
+    pub at: Timestamp,
+    /// In which tenant.
+    pub tenant: TenantId,
+    /// Who.
+    pub actor: String,
+    /// With what roles.
+    pub roles: Vec<String>,
+    /// With which API token.
+    pub token_id: Option<Uuid>,
+    /// What.
+    pub action: String,
+    /// To what.
+    pub resource: String,
+    /// `done`, or the code of the problem that it ran into.
+    pub outcome: String,
+    /// The address that the connection came from.
+    pub address: Option<String>,
+    /// What the proxies before it say.
+    pub forwarded: Option<String>,
+    /// What the program calls itself.
+    pub user_agent: Option<String>,
+    /// What it was decided on.
+    pub evidence: Option<Box<RawValue>>,
+}
+
+/// Which entries to read.
+#[derive(Clone, Debug, Default)]
+pub struct AuditFilter {
+    /// Only those of this actor.
+    pub actor: Option<String>,
+    /// Only this action.
+    pub action: Option<String>,
+    /// Not older than this.
+    pub since: Option<Timestamp>,
+    /// Older than this.
+    pub until: Option<Timestamp>,
+}
+
+/// The audit trail of all tenants. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct AuditTrail {
+    pool: PgPool,
+}
+
+macro_rules! audit_columns {
+    () => {
+        concat!(
+            "position, id, tenant, actor, roles, token_id, action, resource, outcome, address, forwarded, user_agent, evidence, ",
+            micros!("at"),
+            " "
+        )
+    };
+}
+
+impl AuditTrail {
+    pub(crate) fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Adds entries, all or none.
+    ///
+    /// # Errors
+    /// When Postgres does not do it.
+    pub async fn add(&self, entries: &[AuditEntry]) -> Result<(), EngineError> {
+        let documents = entries.iter().map(|entry| {
+            serde_json::json!({
+                "id": entry.id, "at": entry.at, "tenant": entry.tenant, "actor": entry.actor, "roles": entry.roles,
+                "token_id": entry.token_id, "action": entry.action, "resource": entry.resource, "outcome": entry.outcome,
+                "address": entry.address, "forwarded": entry.forwarded, "user_agent": entry.user_agent,
+                "evidence": entry.evidence,
+            })
+        });
+        sqlx::query(
+            "insert into audit (id, at, tenant, actor, roles, token_id, action, resource, outcome, address, forwarded,
+                                user_agent, evidence)
+             select e.id, e.at, e.tenant, e.actor, array(select jsonb_array_elements_text(e.roles)), e.token_id, e.action,
+                    e.resource, e.outcome, e.address, e.forwarded, e.user_agent, e.evidence
+             from jsonb_to_recordset($1) as e (id uuid, at timestamptz, tenant text, actor text, roles jsonb, token_id uuid,
+                  action text, resource text, outcome text, address text, forwarded text, user_agent text, evidence json)
+             on conflict do nothing",
+        )
+        .bind(Json(documents.collect::<Vec<_>>()))
+        .execute(&self.pool)
+        .await
+        .map_err(pg("adding to the audit trail"))?;
+        Ok(())
+    }
+
+    /// This tenant's entries, newest first, from before `before`.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn latest(
+        &self,
+        tenant: &TenantId,
+        filter: &AuditFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, EngineError> {
+        const LATEST: &str = concat!(
+            "select ",
+            audit_columns!(),
+            "from audit where tenant = $1 and ($2::bigint is null or position < $2)
+               and ($3::text is null or actor = $3) and ($4::text is null or action = $4)
+               and ($5::bigint is null or audit.at >= ",
+            instant!("$5"),
+            ") and ($6::bigint is null or audit.at < ",
+            instant!("$6"),
+            ") order by position desc limit $7"
+        );
+        self.read(LATEST, tenant, filter, before, limit).await
+    }
+
+    /// This tenant's entries in the order in which they were added, from after `after`.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn from(
+        &self,
+        tenant: &TenantId,
+        filter: &AuditFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, EngineError> {
+        const FROM: &str = concat!(
+            "select ",
+            audit_columns!(),
+            "from audit where tenant = $1 and ($2::bigint is null or position > $2)
+               and ($3::text is null or actor = $3) and ($4::text is null or action = $4)
+               and ($5::bigint is null or audit.at >= ",
+            instant!("$5"),
+            ") and ($6::bigint is null or audit.at < ",
+            instant!("$6"),
+            ") order by position limit $7"
+        );
+        self.read(FROM, tenant, filter, after, limit).await
+    }
+
+    async fn read(
+        &self,
+        statement: &'static str,
+        tenant: &TenantId,
+        filter: &AuditFilter,
+        place: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditRow>, EngineError> {
+        let read = || pg("reading the audit trail");
+        let rows = sqlx::query(statement)
+            .bind(tenant.as_str())
+            .bind(place)
+            .bind(&filter.actor)
+            .bind(&filter.action)
+            .bind(filter.since.map(|at| at.as_microsecond()))
+            .bind(filter.until.map(|at| at.as_microsecond()))
+            .bind(i64::from(limit))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
+        rows.iter().map(audit_row).collect::<Result<_, _>>().map_err(read())
+    }
+}
+
+fn audit_row(row: &PgRow) -> Result<AuditRow, sqlx::Error> {
+    let row = Cells(row);
+    Ok(AuditRow {
+        position: row.get("position")?,
+        id: row.get("id")?,
+        at: row.time("at")?,
+        tenant: row.tenant()?,
+        actor: row.get("actor")?,
+        roles: row.get("roles")?,
+        token_id: row.get("token_id")?,
+        action: row.get("action")?,
+        resource: row.get("resource")?,
+        outcome: row.get("outcome")?,
+        address: row.get("address")?,
+        forwarded: row.get("forwarded")?,
+        user_agent: row.get("user_agent")?,
+        evidence: row.get::<Option<Json<Box<RawValue>>>>("evidence")?.map(|json| json.0),
+    })
+}
