@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | what is done about a call | `dispatch.rs`, `perform.rs` |
 //! | what a call has to pass | `pipeline.rs`, `registry.rs`, `schema.rs` |
-//! | what may run beside what | `beside.rs` |
+//! | what may run beside what, and what waits for that | `beside.rs`, `parked.rs` |
 //! | how often and when it is tried | `perform.rs`, `limits.rs` |
 //! | looks at the world for the observer | `look.rs` |
 //! | what happens after a crash | `recover.rs`, `adopt.rs` |
@@ -17,7 +17,7 @@
 //! | what is undone when a run fails | `compensate.rs` |
 //! | a tool | `tools/` |
 //! | how the kill switch is heard | `freeze.rs` |
-//! | what is done with MCP servers | `mcp/` |
+//! | what is done with MCP servers | `mcp/`; calls that became tasks there: `followed.rs` |
 //! | how HTTP goes out | `egress.rs`, `template.rs`, `secrets.rs` |
 //! | how commands run and are followed | `activity/` |
 //! | what commands may touch | `confine.rs` |
@@ -35,19 +35,24 @@ mod dispatch;
 mod doorbell;
 mod egress;
 mod elsewhere;
+mod evidence;
+mod followed;
 mod freeze;
 mod limits;
 mod look;
 pub mod mcp;
 mod outcome;
+mod parked;
 mod perform;
 mod pipeline;
+mod preview;
 mod provenance;
 mod recover;
 mod registry;
 mod results;
 mod schema;
 mod secrets;
+mod simulate;
 mod task;
 mod template;
 mod tools;
@@ -60,16 +65,18 @@ use std::time::Duration;
 use bus::{Bus, BusError, BusOptions, ConsumeOptions, InvalidNamespace, Outcome, Subject};
 use engine::{CatalogError, Engine, EngineError, EngineOptions, McpServers, ToolCatalog};
 use futures::StreamExt as _;
-use kernel::Role;
+use kernel::{CallId, Role};
 use policy::{PolicyError, PolicyStore};
 use service::{Ctx, ServeError};
+use tokio::sync::mpsc::UnboundedReceiver;
 
-use activity::{Activities, ActivityLimits, Caps, PerProcess};
+use activity::{Activities, ActivityLimits, Caps, Groups, PerProcess};
 use artifacts::ArtifactClient;
 use beside::Locks;
 use confine::Confinement;
 use dispatch::Dispatcher;
 use egress::{Egress, EgressError};
+use followed::Following;
 use freeze::KillSwitch;
 use limits::Limits;
 use mcp::Mcp;
@@ -77,9 +84,10 @@ use pipeline::Pipeline;
 use registry::Registry;
 use results::Results;
 use secrets::Secrets;
-use tools::{ProcessOptions, Tools};
+use tools::{ProcessOptions, Recall, Tools};
 use workspace::Workspaces;
 
+pub use activity::NoGroups;
 pub use config::Config;
 pub use confine::{Confine, Unconfined};
 
@@ -124,6 +132,9 @@ pub enum Error {
     /// Commands can't be confined, though they have to be.
     #[error(transparent)]
     Unconfined(#[from] Unconfined),
+    /// The processes of commands can't be counted, though they have to be.
+    #[error(transparent)]
+    NoGroups(#[from] NoGroups),
     /// The workspaces can't be made.
     #[error("the folder of workspaces `{path}` can't be used")]
     Workspaces {
@@ -146,18 +157,28 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let bus = connect(config).await?;
     let engine = Engine::start(engine_options(config), bus.clone()).await?;
     watch_health(&ctx, &engine);
-    let kill_switch = KillSwitch::listen(engine.freezes(), &bus, &ctx.shutdown).await?;
-    let dispatcher = Arc::new(dispatcher(&ctx, &engine, kill_switch)?);
+    let (kill_switch, stopped) = KillSwitch::listen(engine.freezes(), &bus, &ctx.shutdown).await?;
+    let (following, begun) = Following::new();
+    let dispatcher = Arc::new(dispatcher(&ctx, &engine, kill_switch, following)?);
+    ctx.shutdown.spawn(followed::follow_all(dispatcher.clone(), begun, ctx.shutdown.clone()));
+    ctx.shutdown.spawn_background(
+        ctx.shutdown.closing().run_until_cancelled_owned(end_stopped(dispatcher.activities.clone(), stopped)),
+    );
     let policies = dispatcher.pipeline.policies.clone();
     ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(reload(policies)));
     hear_of_endings(&ctx, &bus, &dispatcher).await?;
+    elsewhere::hear(dispatcher.activities.clone(), &bus, &ctx.shutdown).await?;
     let mcp = dispatcher.tools.mcp.clone();
     ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(mcp.clone().discover()));
     ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(mcp.clone().tidy()));
+    let parking = dispatcher.clone();
+    let ringing = async move { parked::ring(&parking).await };
+    ctx.shutdown.spawn_background(ctx.shutdown.stopping().run_until_cancelled_owned(ringing));
     let (adopting, shutdown) = (dispatcher.clone(), ctx.shutdown.clone());
     ctx.shutdown.spawn(async move { adopt::adopt(&adopting, &shutdown).await });
 
     let looking = look::serve(&bus, dispatcher.clone(), ctx.shutdown.stopping()).await?;
+    let previewing = preview::serve(&bus, dispatcher.clone(), ctx.shutdown.stopping()).await?;
 
     let consuming = {
         let (dispatcher, cut_off) = (dispatcher.clone(), ctx.shutdown.cut_off());
@@ -178,7 +199,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         bus.consume("tool-executor", options, handle, ctx.shutdown.stopping())?
     };
     ctx.health.set("consumer", true, "");
-    futures::join!(consuming.join(), looking.join());
+    futures::join!(consuming.join(), looking.join(), previewing.join());
     mcp.close().await;
     engine.drain().await;
     Ok(())
@@ -199,7 +220,12 @@ fn engine_options(config: &Config) -> EngineOptions {
     }
 }
 
-fn dispatcher(ctx: &Ctx<Config>, engine: &Engine, kill_switch: KillSwitch) -> Result<Dispatcher, Error> {
+fn dispatcher(
+    ctx: &Ctx<Config>,
+    engine: &Engine,
+    kill_switch: KillSwitch,
+    following: Following,
+) -> Result<Dispatcher, Error> {
     let config = &ctx.config;
     let root = &config.common.workspaces;
     let unusable = |source| Error::Workspaces { path: root.display().to_string(), source };
@@ -214,8 +240,8 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine, kill_switch: KillSwitch) -> Re
         config.common.artifact_url.parse().map_err(|_| Error::ArtifactUrl(config.common.artifact_url.clone()))?;
     let artifacts =
         ArtifactClient::new(artifact_url, config.common.internal_token.clone()).map_err(Error::Artifacts)?;
-    let mcp = mcp(config, engine, &secrets, &artifacts)?;
     let catalog = ToolCatalog::load(&config.common.agents_dir)?;
+    let mcp = mcp(config, engine, catalog.servers().clone(), &secrets, &artifacts)?;
     let specs =
         catalog.all().into_iter().filter_map(|spec| Some((spec.clone(), catalog.digest(&spec.name)?.to_owned())));
     let confinement = Confinement::new(config.confine, &config.process_read)?;
@@ -232,7 +258,7 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine, kill_switch: KillSwitch) -> Re
         publisher,
         workspaces.clone(),
         limits,
-        confinement.clone(),
+        (confinement.clone(), Groups::new(config.control_groups, &config.control_group)?),
         secrets.clone(),
         ctx.shutdown.clone(),
     );
@@ -258,6 +284,7 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine, kill_switch: KillSwitch) -> Re
             process,
             mcp,
             schedules: engine.schedules(),
+            recall: Recall::new(engine),
             max_schedules: config.max_schedules,
         },
         results: Results::new(artifacts, secrets),
@@ -269,12 +296,19 @@ fn dispatcher(ctx: &Ctx<Config>, engine: &Engine, kill_switch: KillSwitch) -> Re
         lease: config.lease(),
         pace: config.pace(),
         doubt: Duration::from_secs(config.doubt_seconds),
+        following,
+        parked: Default::default(),
         claimed: Default::default(),
     })
 }
 
-fn mcp(config: &Config, engine: &Engine, secrets: &Secrets, artifacts: &ArtifactClient) -> Result<Mcp, Error> {
-    let declared = McpServers::load(&config.common.agents_dir)?;
+fn mcp(
+    config: &Config,
+    engine: &Engine,
+    declared: McpServers,
+    secrets: &Secrets,
+    artifacts: &ArtifactClient,
+) -> Result<Mcp, Error> {
     let unusable = |source| Error::Workspaces { path: config.common.workspaces.display().to_string(), source };
     let means = mcp::Means::with(config, secrets.clone()).map_err(unusable)?;
     Ok(Mcp::new(engine, declared, means, artifacts.clone(), secrets.clone(), config.mcp_servers))
@@ -322,6 +356,13 @@ async fn hear_of_endings(ctx: &Ctx<Config>, bus: &Bus, dispatcher: &Arc<Dispatch
     };
     ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(hearing));
     Ok(())
+}
+
+/// Ends activities that a freeze does not only keep from starting.
+async fn end_stopped(activities: Activities, mut stopped: UnboundedReceiver<Vec<CallId>>) {
+    while let Some(calls) = stopped.recv().await {
+        activities.cancel_calls(&calls);
+    }
 }
 
 /// Takes in changed policies.

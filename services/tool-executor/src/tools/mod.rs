@@ -5,6 +5,7 @@ mod checkout;
 mod file;
 mod http;
 mod process;
+mod recall;
 mod schedule;
 mod send;
 mod signals;
@@ -31,6 +32,7 @@ use crate::workspace::Workspaces;
 
 pub(crate) use http::{Asked, Finding};
 pub(crate) use process::{ProcessOptions, cpu};
+pub(crate) use recall::Recall;
 
 /// The functions that tools may be, by the names that tool files use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +42,8 @@ pub(crate) enum Builtin {
     HttpRequest,
     FileRead,
     FileWrite,
+    KnowledgeSearch,
+    MemorySearch,
     RepoCheckout,
     ArtifactRead,
     ScheduleCreate,
@@ -96,6 +100,7 @@ pub(crate) struct Tools {
     pub artifacts: ArtifactClient,
     pub reads: Reads,
     pub schedules: Schedules,
+    pub recall: Recall,
     /// Schedules that one agent may have.
     pub max_schedules: u32,
     pub process: ProcessOptions,
@@ -139,6 +144,8 @@ impl FromStr for Builtin {
             "http.request" => Self::HttpRequest,
             "file.read" => Self::FileRead,
             "file.write" => Self::FileWrite,
+            "knowledge.search" => Self::KnowledgeSearch,
+            "memory.search" => Self::MemorySearch,
             "repo.checkout" => Self::RepoCheckout,
             "artifact.read" => Self::ArtifactRead,
             "schedule.create" => Self::ScheduleCreate,
@@ -209,6 +216,8 @@ impl Means {
             Self::Mcp(_)
             | Self::Builtin(
                 Builtin::ArtifactRead
+                | Builtin::KnowledgeSearch
+                | Builtin::MemorySearch
                 | Builtin::ScheduleCreate
                 | Builtin::ScheduleDelete
                 | Builtin::ScheduleList
@@ -252,6 +261,8 @@ impl Tools {
             }
             Means::Builtin(Builtin::ScheduleDelete) => schedule::delete(&self.schedules, invocation).await,
             Means::Builtin(Builtin::ScheduleList) => schedule::list(&self.schedules, invocation).await,
+            Means::Builtin(Builtin::KnowledgeSearch) => self.recall.knowledge(invocation).await,
+            Means::Builtin(Builtin::MemorySearch) => self.recall.memories(invocation).await,
             Means::Builtin(Builtin::SignalsRead) => signals::read(&self.artifacts, invocation).await,
             Means::Builtin(Builtin::Echo) => echo(invocation),
             Means::Builtin(Builtin::ActivitySend) => send::send(self.workspaces.of(invocation.run), invocation).await,
