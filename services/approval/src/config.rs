@@ -16,7 +16,15 @@ pub struct Config {
     pub notify_url: String,
     /// What the posts are signed with (Standard Webhooks): `whsec_` and base64, or any text.
     pub notify_secret: Secret<String>,
-    /// Seconds between two looks for questions whose time is over.
+    /// Where others are told of a question that nobody answers; empty: where people are told anyway.
+    pub escalate_url: String,
+    /// What those posts are signed with; empty: as the others.
+    pub escalate_secret: Secret<String>,
+    /// Seconds after which people are reminded of an open question, for agents whose file says nothing; 0: never.
+    pub remind_seconds: u64,
+    /// Seconds after which others are told of an open question, for agents whose file says nothing; 0: never.
+    pub escalate_seconds: u64,
+    /// Seconds between two looks for questions whose time is over, and for notices that are due.
     pub expiry_seconds: u64,
 }
 
@@ -27,6 +35,10 @@ impl Default for Config {
             pool_size: 6,
             notify_url: String::new(),
             notify_secret: Secret::default(),
+            escalate_url: String::new(),
+            escalate_secret: Secret::default(),
+            remind_seconds: 3600,
+            escalate_seconds: 0,
             expiry_seconds: 1,
         }
     }
@@ -46,17 +58,18 @@ impl Config {
             origin: "the configuration of approval".into(),
             message: message.into(),
         };
-        if self.notify_url.is_empty() {
-            return Ok(());
+        for (key, url) in [("notify_url", &self.notify_url), ("escalate_url", &self.escalate_url)] {
+            let url = Some(url).filter(|url| !url.is_empty()).map(|url| url.parse::<reqwest::Url>());
+            if url.is_some_and(|url| !url.is_ok_and(|url| matches!(url.scheme(), "http" | "https"))) {
+                return Err(invalid(key, "not an address such as https://host/path"));
+            }
         }
-        let url: reqwest::Url =
-            self.notify_url.parse().map_err(|_| invalid("notify_url", "not an address such as https://host/path"))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(invalid("notify_url", "not an address such as https://host/path"));
+        let unsigned = "missing: whoever receives a question could not tell who sent it";
+        if !self.notify_url.is_empty() && self.notify_secret.is_empty() {
+            return Err(invalid("notify_secret", unsigned));
         }
-        if self.notify_secret.is_empty() {
-            let why = "missing: whoever receives a question could not tell who sent it";
-            return Err(invalid("notify_secret", why));
+        if !self.escalate_url.is_empty() && self.escalate_secret.is_empty() && self.notify_secret.is_empty() {
+            return Err(invalid("escalate_secret", unsigned));
         }
         Ok(())
     }
@@ -73,5 +86,8 @@ mod tests {
         assert!(open.check().is_err());
         assert!(Config { notify_secret: "s".into(), ..open.clone() }.check().is_ok());
         assert!(Config { notify_url: "file:///etc".into(), notify_secret: "s".into(), ..open }.check().is_err());
+        let others = Config { escalate_url: "https://example.com/others".into(), ..Config::default() };
+        assert!(others.check().is_err());
+        assert!(Config { escalate_secret: "s".into(), ..others }.check().is_ok());
     }
 }

@@ -1,20 +1,27 @@
 //! Taking decisions: `svc.approval.decide`, asked by the public door on behalf of an authenticated person.
 
-use bus::{Message, Problem};
+use std::time::Duration;
+
+use bus::{Bus, BusError, Message, Problem, subject};
 use bytes::Bytes;
 use engine::{ApprovalRow, Engine, EngineError, Reads, SubmitError};
-use kernel::{ApprovalId, Command, Rejection, RunId, Seq, TenantId, Timestamp, call::Verdict, command::DecideApproval};
+use kernel::{
+    ApprovalId, Command, Rejection, RunId, RunState, Seq, StandingId, TenantId, Timestamp, call::Verdict,
+    command::DecideApproval,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use service::{Tracer, telemetry::genai};
 use uuid::Uuid;
 
-use crate::span_of;
+use crate::{span_of, standing::Steward};
 
 /// Roles of a person who may decide.
 const MAY_DECIDE: [&str; 2] = ["operator", "admin"];
 /// Most bytes of what a person writes.
 const REASON_BYTES: usize = 16 * 1024;
+/// How long the tool-executor may take to judge edited arguments.
+const PREVIEW_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is asked for.
 #[derive(Clone, Debug, Deserialize)]
@@ -27,6 +34,9 @@ pub(crate) struct Question {
     arguments: Option<Value>,
     #[serde(default)]
     reason: Option<String>,
+    /// Whether all calls of this shape are allowed from now on.
+    #[serde(default)]
+    always: bool,
     /// The authenticated person.
     by: String,
     /// What the person may do.
@@ -46,6 +56,9 @@ pub(crate) struct Decided {
     by: String,
     /// The last event of the run.
     seq: Seq,
+    /// What allows all calls of this shape from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    standing_id: Option<StandingId>,
 }
 
 /// Why not, for people; the code of its problem has the meaning of an HTTP status.
@@ -55,6 +68,8 @@ enum Refusal {
     Unreadable(serde_json::Error),
     #[error("{0}")]
     Invalid(&'static str),
+    #[error("the edited arguments can't be used: {0}")]
+    Edited(String),
     #[error("`{0}` may not decide: it takes the role `operator` or `admin`")]
     Role(String),
     #[error("there is no approval {0}")]
@@ -74,12 +89,14 @@ enum Refusal {
 pub(crate) struct Decider {
     engine: Engine,
     reads: Reads,
+    bus: Bus,
+    steward: Steward,
     tracer: Tracer,
 }
 
 impl Decider {
-    pub(crate) fn new(engine: &Engine, tracer: Tracer) -> Self {
-        Self { engine: engine.clone(), reads: engine.reads(), tracer }
+    pub(crate) fn new(engine: &Engine, steward: Steward, tracer: Tracer) -> Self {
+        Self { engine: engine.clone(), reads: engine.reads(), bus: engine.bus().clone(), steward, tracer }
     }
 
     /// Answers one request.
@@ -102,6 +119,8 @@ impl Decider {
         // Any snapshot will do: what it lacks, the commit finds out.
         let run = self.engine.load_at_least(row.run_id, 0, |_| true).await.map_err(Refusal::Unavailable)?;
         let run = run.ok_or(Refusal::Unknown(question.approval_id))?;
+        self.preview(&row, &command).await?;
+        let standing_id = self.propose(&question, &row, &run).await?;
         let (span, mut cause) = span_of(&self.tracer, "approve", &run);
         span.set_attribute("escapement.approval.id", question.approval_id.to_string());
         span.set_attribute("escapement.approval.decision", state_of(question.decision));
@@ -115,9 +134,12 @@ impl Decider {
             span.record_error("refused", &error);
             refusal(error, &row)
         })?;
+        if let Some(id) = standing_id {
+            self.steward.confirm(id).await.map_err(Refusal::Unavailable)?;
+        }
         span.in_scope(|| {
             tracing::info!(
-                approval_id = %question.approval_id, by = question.by, decision = state_of(question.decision), "decided"
+                standing = standing_id.map(|id| id.to_string()), approval_id = %question.approval_id, by = question.by, decision = state_of(question.decision), "decided"
             );
         });
         Ok(Decided {
@@ -126,7 +148,50 @@ impl Decider {
             state: state_of(question.decision),
             by: question.by,
             seq: committed.state.seq,
+            standing_id,
         })
+    }
+
+    /// Has edited arguments judged by the schema and the policies, as they will be when the call is dispatched. If nobody can
+    /// judge them now, that is when it is done.
+    async fn preview(&self, row: &ApprovalRow, command: &Command) -> Result<(), Refusal> {
+        let Command::DecideApproval(DecideApproval { edited: Some((arguments, _)), .. }) = command else {
+            return Ok(());
+        };
+        let Some(call_id) = row.call_id.filter(|_| row.state == "open") else { return Ok(()) };
+        let question = json!({
+            "tenant": row.tenant, "run_id": row.run_id, "call_id": call_id, "approval_id": row.approval_id,
+            "arguments": arguments,
+        });
+        let subject = subject::svc("tool-executor", "preview");
+        match self.bus.request_json::<_, Value>(&subject, &question, PREVIEW_WITHIN).await {
+            Ok(_) => Ok(()),
+            Err(BusError::Refused { code: 422, message, .. }) => Err(Refusal::Edited(message)),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "edited arguments are judged at dispatch only"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes down that all calls of this shape are allowed, to count once this decision is taken.
+    async fn propose(
+        &self,
+        question: &Question,
+        row: &ApprovalRow,
+        run: &RunState,
+    ) -> Result<Option<StandingId>, Refusal> {
+        if !question.always {
+            return Ok(None);
+        }
+        let proposed = self.steward.propose(row, run, question.reason.as_deref(), &question.by).await;
+        let id = proposed.map_err(Refusal::Unavailable)?;
+        id.map(Some).ok_or(Refusal::Invalid(
+            "`always` is not for this: what destroys, pays or moves things is asked about each time, and so are questions",
+        ))
     }
 }
 
@@ -142,6 +207,9 @@ impl Question {
         }
         if question.arguments.is_some() && question.decision == Verdict::Deny {
             return Err(Refusal::Invalid("`arguments` make no sense with a no"));
+        }
+        if question.always && (question.decision == Verdict::Deny || question.arguments.is_some()) {
+            return Err(Refusal::Invalid("`always` goes with a yes to the arguments as shown"));
         }
         // Postgres takes no NUL.
         question.reason = question.reason.map(|reason| kernel::excerpt(&reason.replace('\0', ""), REASON_BYTES));
@@ -172,6 +240,7 @@ impl Question {
             edited: edited.filter(|(_, digest)| *digest != row.binding.arguments),
             reason: self.reason.clone(),
             by: self.by.clone(),
+            standing: None,
         }))
     }
 }
@@ -180,6 +249,7 @@ impl Refusal {
     fn problem(&self) -> Problem {
         let code = match self {
             Self::Unreadable(_) | Self::Invalid(_) => 400,
+            Self::Edited(_) => 422,
             Self::Role(_) => 403,
             Self::Unknown(_) => 404,
             Self::AlreadyDecided(_) | Self::Rejected(_) => 409,
@@ -259,6 +329,14 @@ mod tests {
             |body| body["tenant"] = json!("No.Tenant"),
             |body| {
                 body["decision"] = json!("deny");
+                body["arguments"] = json!({});
+            },
+            |body| {
+                body["decision"] = json!("deny");
+                body["always"] = json!(true);
+            },
+            |body| {
+                body["always"] = json!(true);
                 body["arguments"] = json!({});
             },
         ] {

@@ -7,7 +7,7 @@ use kernel::{Command, command::ExpireApproval};
 use service::Tracer;
 use tokio_util::sync::CancellationToken;
 
-use crate::span_of;
+use crate::{span_of, standing::Steward};
 
 /// Questions that are expired at once.
 const BATCH: u32 = 256;
@@ -18,13 +18,14 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct Expiry {
     engine: Engine,
     timers: Timers,
+    steward: Steward,
     tracer: Tracer,
     every: Duration,
 }
 
 impl Expiry {
-    pub(crate) fn new(engine: &Engine, tracer: Tracer, seconds: u64) -> Self {
-        Self { engine: engine.clone(), timers: engine.timers(), tracer, every: Duration::from_secs(seconds.max(1)) }
+    pub(crate) fn new(engine: &Engine, steward: Steward, tracer: Tracer, every: Duration) -> Self {
+        Self { engine: engine.clone(), timers: engine.timers(), steward, tracer, every }
     }
 
     /// Expires until told to stop.
@@ -45,6 +46,7 @@ impl Expiry {
     }
 
     async fn expire(&self) -> Result<(), EngineError> {
+        self.steward.settle().await?;
         let due = self.timers.due_approvals(BATCH).await?;
         futures::future::join_all(due.iter().map(|due| self.expire_one(due))).await.into_iter().collect()
     }

@@ -6,14 +6,18 @@
 //! | to change | open |
 //! | --- | --- |
 //! | who may decide what, and what is answered | `decide.rs` |
-//! | how people hear of a question | `notify.rs`, `webhook.rs` |
+//! | what is allowed once and for all | `standing.rs` |
+//! | how people hear of a question, again and again | `notify.rs`, `webhook.rs` |
 //! | what happens when nobody answers | `expiry.rs` |
 
 mod config;
 mod decide;
 mod expiry;
 mod notify;
+mod standing;
 mod webhook;
+
+use std::time::Duration;
 
 use bus::{Bus, BusError, BusOptions, BusState, ConsumeOptions, InvalidNamespace, Namespace, ServeOptions};
 use engine::{Engine, EngineError, EngineOptions};
@@ -24,8 +28,8 @@ pub use config::Config;
 
 /// Decisions that are taken at once.
 const DECISIONS: usize = 256;
-/// Questions that are announced at once: each may have to wait for somebody else's server.
-const NOTICES: usize = 32;
+/// Questions that are heard of at once.
+const HEARD: usize = 32;
 
 /// Why the approval service could not start.
 #[derive(Debug, thiserror::Error)]
@@ -57,24 +61,26 @@ pub enum Error {
 pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = &ctx.config;
     config.check()?;
-    let notifier = notify::Notifier::new(config).map_err(Error::Webhook)?;
+    let targets = notify::Targets::new(config).map_err(Error::Webhook)?;
     let bus = connect(config).await?;
     let engine = Engine::start(engine_options(config), bus.clone()).await?;
     watch(&ctx.health, &bus, &engine);
 
     let stop = ctx.shutdown.stopping();
-    let decider = decide::Decider::new(&engine, ctx.tracer.clone());
+    let steward = standing::Steward::new(&engine, ctx.tracer.clone());
+    let decider = decide::Decider::new(&engine, steward.clone(), ctx.tracer.clone());
     let options = ServeOptions { concurrency: DECISIONS, ..ServeOptions::new("approval", "decide") };
     let deciding = bus.serve(options, move |message| decider.clone().answer(message), stop.clone()).await?;
-    let notifier = notifier.with(engine.reads());
-    let options = ConsumeOptions { concurrency: NOTICES, ..ConsumeOptions::default() };
-    let notifying =
-        bus.consume("approval", options, move |delivery| notifier.clone().notify(delivery), stop.clone())?;
-    let expiry = expiry::Expiry::new(&engine, ctx.tracer.clone(), config.expiry_seconds);
+    let notifying = notify::Notifying::new(targets, &engine, steward.clone());
+    let options = ConsumeOptions { concurrency: HEARD, ..ConsumeOptions::default() };
+    let listener = notifying.clone();
+    let hearing = bus.consume("approval", options, move |delivery| listener.clone().hear(delivery), stop.clone())?;
+    let every = Duration::from_secs(config.expiry_seconds.max(1));
+    let expiry = expiry::Expiry::new(&engine, steward, ctx.tracer.clone(), every);
     ctx.serve(config.common.listen, axum::Router::new()).await?;
 
-    expiry.run(stop).await;
-    futures::join!(deciding.join(), notifying.join());
+    futures::join!(expiry.run(stop.clone()), notifying.run(every, stop));
+    futures::join!(deciding.join(), hearing.join());
     engine.drain().await;
     bus.drain().await?;
     Ok(())

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bus::{Bus, BusError, subject};
 use engine::{EngineError, Freezes};
 use futures::StreamExt as _;
-use kernel::RunState;
+use kernel::{CallId, RunState};
+use serde::Deserialize;
 use service::Shutdown;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Looks at the kill switch. Cheap to clone.
 #[derive(Clone)]
@@ -19,23 +21,42 @@ pub(crate) struct KillSwitch {
     heard: Arc<AtomicU64>,
 }
 
+/// What is heard.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Change {
+    /// Activities that are to end, too.
+    stop: Vec<CallId>,
+}
+
 /// What had been heard at some time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heard(u64);
 
 impl KillSwitch {
-    /// Listens until the shutdown.
-    pub async fn listen(freezes: Freezes, bus: &Bus, shutdown: &Shutdown) -> Result<Self, BusError> {
+    /// Listens until the shutdown. What is to be stopped besides comes out of the receiver.
+    pub async fn listen(
+        freezes: Freezes,
+        bus: &Bus,
+        shutdown: &Shutdown,
+    ) -> Result<(Self, UnboundedReceiver<Vec<CallId>>), BusError> {
         let heard = Arc::new(AtomicU64::new(0));
         let mut changes = bus.subscribe(&subject::svc("tool-executor", "freeze")).await?;
         let count = Arc::clone(&heard);
+        // Each is as short as what an operator asks for, and there is one for each time that one does.
+        let (stop, stopped) = tokio::sync::mpsc::unbounded_channel();
         let hearing = async move {
-            while changes.next().await.is_some() {
+            while let Some(change) = changes.next().await {
                 count.fetch_add(1, Ordering::SeqCst);
+                // What can't be read freezes all the same: the log says what.
+                let change: Change = serde_json::from_slice(&change.payload).unwrap_or_default();
+                if !change.stop.is_empty() && stop.send(change.stop).is_err() {
+                    break;
+                }
             }
         };
         shutdown.spawn_background(shutdown.closing().run_until_cancelled_owned(hearing));
-        Ok(Self { freezes, heard })
+        Ok((Self { freezes, heard }, stopped))
     }
 
     /// What has been heard so far.

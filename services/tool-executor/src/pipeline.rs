@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::{Engine, EngineError};
 use jiff::Timestamp;
 use kernel::agent::{AgentSpec, Allow};
-use kernel::call::{Approval, Binding, Call};
+use kernel::call::{Approval, ArgumentOrigin, Binding, Call, Compensation, Grant, Shown};
 use kernel::units::{Duration, later};
 use kernel::{ApprovalId, Block, RunState, Trust};
 use policy::{Answer, BudgetLeft, Decision, Obligation, Origin, PolicyStore, Request};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::confine::Confinement;
 use crate::mcp::Mcp;
-use crate::provenance;
+use crate::provenance::{self, Asked, Known, MAX_LABEL, MAX_SHOWN};
 use crate::registry::{Refusal, Registry, Tool};
 use crate::tools::Means;
 
@@ -45,6 +45,8 @@ struct Judged<'a> {
     means: &'a Means,
     arguments: &'a Map<String, Value>,
     origins: &'a [Origin],
+    /// How far it is believed where the origins don't say.
+    believed: Trust,
 }
 
 /// A call that may happen.
@@ -99,15 +101,28 @@ impl Pipeline {
         if let Some(refusal) = not_permitted(state, &tool) {
             return Ok(Verdict::Refused(refusal));
         }
-        let origins = provenance::trace(&self.engine, &self.registry, state, call, &tool, &arguments, agent).await?;
-        let judged = Judged { tool: &tool, means: &means, arguments: &arguments, origins: &origins };
+        let known = Known { engine: &self.engine, registry: &self.registry, mcp: &self.mcp };
+        let (origins, believed) = match request.compensation {
+            Compensation::Of(undone) => {
+                let asked = Asked { tool: &tool, means: &means, arguments: &arguments };
+                provenance::of_undoing(known, state, undone, asked, agent).await?
+            }
+            Compensation::None | Compensation::Declared => {
+                let origins = provenance::trace(known, state, call, &tool, &arguments, agent).await?;
+                (origins, request.trust)
+            }
+        };
+        let judged = Judged { tool: &tool, means: &means, arguments: &arguments, origins: &origins, believed };
         let decision = self.decide(state, call, judged, &agent.allow);
         let binding = Binding {
             arguments: policy::digest(&request.arguments),
             schema: tool.digest.clone(),
             policy: decision.policy_version.clone(),
         };
-        let approval = approval(state, call, &decision, &binding, &origins, agent.approval_expiry);
+        let mut approval = approval(state, call, &decision, &binding, &origins, agent.approval_expiry);
+        if decision.answer == Answer::Ask {
+            approval.shown.shape = shape(call, &tool, &arguments);
+        }
         let granted = self.granted(state, call, &decision, &binding).await?;
         if let Some(words) = unmet(&decision, &tool) {
             return Ok(Verdict::Refused(Refusal::new("policy", words)));
@@ -130,7 +145,7 @@ impl Pipeline {
     }
 
     fn decide(&self, state: &RunState, call: &Call, judged: Judged<'_>, allow: &Allow) -> Decision {
-        let Judged { tool, means, arguments, origins } = judged;
+        let Judged { tool, means, arguments, origins, believed } = judged;
         let request = &call.request;
         let matters: Vec<_> = origins.iter().filter_map(Origin::deciding).collect();
         let reach = means.reach(arguments, allow);
@@ -140,7 +155,7 @@ impl Pipeline {
         let now = Timestamp::now();
         self.policies.current().decide(&Request {
             idempotent: tool.spec.idempotent,
-            trust: trust(request.trust),
+            trust: trust(believed),
             matters: &matters,
             named_host: reach.named_host,
             named_command: reach.named_command,
@@ -162,10 +177,15 @@ impl Pipeline {
         decision: &Decision,
         binding: &Binding,
     ) -> Result<Option<Binding>, EngineError> {
-        let same = |grant: &&kernel::call::Grant| {
-            grant.binding.arguments == binding.arguments && grant.binding.schema == binding.schema
-        };
+        let same =
+            |grant: &&Grant| grant.binding.arguments == binding.arguments && grant.binding.schema == binding.schema;
         let Some(grant) = call.grant.as_ref().filter(same) else { return Ok(None) };
+        // What a standing approval gave is void if that was revoked meanwhile.
+        if let Some(id) = grant.standing
+            && !self.engine.standing().is_in_force(&state.tenant, id).await?
+        {
+            return Ok(None);
+        }
         if grant.binding.policy != binding.policy && decision.answer == Answer::Ask {
             let asked = self.engine.reads().approval(&state.tenant, grant.approval_id).await?;
             let asked = asked.map(|approval| approval.reasons).unwrap_or_default();
@@ -187,6 +207,10 @@ fn not_permitted(state: &RunState, tool: &Tool) -> Option<Refusal> {
             format!("`{name}` is not for this tenant: its file does not name it"),
         ));
     }
+    if !permissions.allow_roles(&state.roles) {
+        let words = format!("`{name}` is not for whoever started this run: their role is not among those of its file");
+        return Some(Refusal::new("not_permitted", words));
+    }
     let words = || format!("`{name}` is not for the agent `{}`: its file does not name it", state.agent);
     (!permissions.allow_agent(&state.agent)).then(|| Refusal::new("not_permitted", words()))
 }
@@ -205,9 +229,9 @@ fn approval(
     let Binding { arguments, schema, policy } = binding;
     let before = call.approval_id.map(|id| id.to_string()).unwrap_or_default();
     let name = format!("approval/{}/{arguments}/{schema}/{policy}/{before}", request.call_id);
-    // Of the arguments that matter, if it is known where they come from; else of all that the model saw.
+    // Of the arguments that matter, if it is known where they come from, but never more than of all that the model saw: the
+    // call may be a stranger's wish though all its arguments are somebody else's.
     let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| believed(origin.trust)).min();
-    // What can't be undone may also be a stranger's wish if all its arguments are somebody else's.
     let dangerous = request.effect > kernel::tool::Effect::External;
     let read = "\nThe model had read untrusted data when it asked for this.";
     let read = if dangerous && request.trust == Trust::Untrusted { read } else { "" };
@@ -224,11 +248,33 @@ fn approval(
         tool: Some(request.tool.clone()),
         arguments: Some(request.arguments.clone()),
         binding: binding.clone(),
-        trust: deciding
-            .map_or(request.trust, |deciding| if dangerous { deciding.join(request.trust) } else { deciding }),
+        trust: deciding.map_or(request.trust, |deciding| deciding.join(request.trust)),
         reasons: reasons(decision),
+        shown: Shown { origins: shown(origins), ..Shown::default() },
         expires_at: later(Timestamp::now(), expiry),
     }
+}
+
+/// The shape of the call, if a person may allow all calls of that shape for good. What can't be undone is asked about each
+/// time.
+fn shape(call: &Call, tool: &Tool, arguments: &Map<String, Value>) -> Option<String> {
+    let dangerous = call.request.effect.max(tool.spec.effect) > kernel::tool::Effect::External;
+    let usual = !dangerous && !call.request.is_compensation();
+    usual.then(|| policy::shape(&Value::Object(arguments.clone()), &tool.labels)).flatten()
+}
+
+/// The origins as a person is shown them: what decides and can be believed least comes first.
+fn shown(origins: &[Origin]) -> Vec<ArgumentOrigin> {
+    let mut origins: Vec<_> = origins.iter().collect();
+    origins.sort_by_key(|origin| (!origin.matters, origin.trust));
+    let origin = |origin: &Origin| ArgumentOrigin {
+        pointer: kernel::excerpt(&origin.pointer, MAX_LABEL),
+        trust: believed(origin.trust),
+        source: kernel::excerpt(&origin.source, MAX_LABEL),
+        rule: origin.rule.clone(),
+        matters: origin.matters,
+    };
+    origins.into_iter().take(MAX_SHOWN).map(origin).collect()
 }
 
 /// What a policy obliges to and can't be done here. A call that was permitted on that condition is not permitted then.

@@ -2,31 +2,54 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use engine::{Engine, EngineError};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use kernel::agent::AgentSpec;
+use kernel::call::CallRequest;
 use kernel::event::{EventData, Speaker};
+use kernel::tool::HttpRequest;
 use kernel::{ApprovalId, Block, CallId, RunState, Trust};
-use policy::{Care, Origin, Sources};
+use policy::{Care, Labels, Origin, Sources};
 use serde_json::{Map, Value};
 
+use crate::mcp::Mcp;
 use crate::registry::{Registry, Tool};
+use crate::template;
+use crate::tools::Means;
 
 /// Events that are read at a time.
 const PAGE: u32 = 500;
 /// Pages that are read. What a longer run saw after these counts as not seen, so what comes from there is asked about.
 const MAX_PAGES: usize = 40;
 /// Arguments whose origin a person is shown.
-const MAX_SHOWN: usize = 40;
+pub(crate) const MAX_SHOWN: usize = 40;
 /// Longest pointer or source that is shown.
-const MAX_LABEL: usize = 160;
+pub(crate) const MAX_LABEL: usize = 160;
+
+/// Where it is known what was seen, and by which tools.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub engine: &'a Engine,
+    pub registry: &'a Registry,
+    pub mcp: &'a Mcp,
+}
+
+impl Known<'_> {
+    /// The tool that was called: a server's as it was then.
+    async fn called(self, request: &CallRequest) -> Result<Option<Arc<Tool>>, EngineError> {
+        match self.registry.now(&request.tool) {
+            None => self.mcp.as_called(&request.tool, &request.schema_digest).await,
+            own => Ok(own),
+        }
+    }
+}
 
 /// The origin of each argument of a call that may have an effect outside; nothing if that makes no difference.
 pub(crate) async fn trace(
-    engine: &Engine,
-    registry: &Registry,
+    known: Known<'_>,
     state: &RunState,
     call: &kernel::call::Call,
     tool: &Tool,
@@ -42,37 +65,95 @@ pub(crate) async fn trace(
     if !decides || (call.request.trust > Trust::Untrusted && !dangerous) {
         return Ok(Vec::new());
     }
-    let mut seen = Seen { sources: Sources::default(), calls: HashMap::new(), asked: HashMap::new(), registry };
-    seen.agent(agent);
-    let reads = engine.reads();
-    let mut after = 0;
-    for _ in 0..MAX_PAGES {
-        let page = reads.events(&state.tenant, state.run_id, after, PAGE).await?;
-        let Some(last) = page.last() else { break };
-        after = last.seq;
-        // An event that can't be read is as if it had not been seen.
-        for event in page.iter().filter_map(|stored| stored.decode().ok()) {
-            seen.event(event.data, TimeZone::UTC.to_datetime(event.at).date());
-        }
-        if page.len() < PAGE as usize {
-            break;
-        }
-    }
+    let seen = Seen::of(known, state, agent).await?;
     let care = if dangerous { Care::Strict } else { Care::Usual };
     Ok(policy::trace(&Value::Object(arguments.clone()), &tool.labels, &seen.sources, care))
 }
 
-/// What a run has seen so far.
-struct Seen<'a> {
-    sources: Sources,
-    /// Tool and arguments of each call.
-    calls: HashMap<CallId, (String, Value)>,
-    /// The arguments that each question about a call showed.
-    asked: HashMap<ApprovalId, Value>,
-    registry: &'a Registry,
+/// The same for the call that undoes `undone`, and how far what it is told is believed otherwise.
+///
+/// What that call was let do with its arguments may be undone with the same; new is only what the request that undoes it
+/// takes from its result. If the model had read a stranger's data when it asked for the call, all of it is looked at.
+pub(crate) async fn of_undoing(
+    known: Known<'_>,
+    state: &RunState,
+    undone: CallId,
+    call: Asked<'_>,
+    agent: &AgentSpec,
+) -> Result<(Vec<Origin>, Trust), EngineError> {
+    let Asked { tool, means, arguments } = call;
+    let seen = Seen::of(known, state, agent).await?;
+    let care = if tool.spec.effect > kernel::tool::Effect::External { Care::Strict } else { Care::Usual };
+    let trace = |arguments| policy::trace(&arguments, &tool.labels, &seen.sources, care);
+    let believed = seen.calls.get(&undone).map(|(_, _, trust)| *trust).filter(|trust| *trust > Trust::Untrusted);
+    let (Means::Http(http), Some(trust)) = (means, believed) else {
+        return Ok((trace(Value::Object(arguments.clone())), Trust::Untrusted));
+    };
+    let (names, values): (Vec<_>, Vec<_>) = of_result(http, arguments).into_iter().unzip();
+    let mut origins = trace(Value::Array(values));
+    for origin in &mut origins {
+        // By the place that is filled, not by its number.
+        let number =
+            origin.pointer.trim_start_matches('/').split('/').next().and_then(|number| number.parse::<usize>().ok());
+        if let Some(name) = number.and_then(|number| names.get(number)) {
+            origin.pointer = format!("/{}", name.replace('.', "/"));
+        }
+    }
+    Ok((origins, trust))
 }
 
-impl Seen<'_> {
+/// A call as it is to be carried out.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub tool: &'a Tool,
+    pub means: &'a Means,
+    pub arguments: &'a Map<String, Value>,
+}
+
+/// The parts of a result that a request has places for, by the names of the places.
+fn of_result(http: &HttpRequest, arguments: &Map<String, Value>) -> Vec<(String, Value)> {
+    let value = |name: &str| {
+        let mut parts = name.split('.');
+        let first = parts.next().filter(|first| *first == "result").and_then(|first| arguments.get(first))?;
+        parts.try_fold(first, |value, part| value.get(part)).cloned()
+    };
+    template::places_of(http).filter_map(|name| Some((name.to_owned(), value(name)?))).collect()
+}
+
+/// What a run has seen so far.
+struct Seen {
+    sources: Sources,
+    /// Tool, if it is known, and arguments of each call, and how far what the model had read was believed.
+    calls: HashMap<CallId, (Option<Arc<Tool>>, Value, Trust)>,
+    /// The arguments that each question about a call showed.
+    asked: HashMap<ApprovalId, Value>,
+}
+
+impl Seen {
+    async fn of(known: Known<'_>, state: &RunState, agent: &AgentSpec) -> Result<Self, EngineError> {
+        let mut seen = Self { sources: Sources::default(), calls: HashMap::new(), asked: HashMap::new() };
+        seen.agent(agent);
+        let reads = known.engine.reads();
+        let mut after = 0;
+        for _ in 0..MAX_PAGES {
+            let page = reads.events(&state.tenant, state.run_id, after, PAGE).await?;
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            // An event that can't be read is as if it had not been seen.
+            for event in page.iter().filter_map(|stored| stored.decode().ok()) {
+                if let EventData::ToolRequested(asked) = &event.data {
+                    let tool = known.called(&asked.call).await?;
+                    seen.calls.insert(asked.call.call_id, (tool, asked.call.arguments.clone(), asked.call.trust));
+                }
+                seen.event(event.data, TimeZone::UTC.to_datetime(event.at).date());
+            }
+            if page.len() < PAGE as usize {
+                break;
+            }
+        }
+        Ok(seen)
+    }
+
     fn agent(&mut self, agent: &AgentSpec) {
         let source = format!("agent:{}", agent.name);
         self.sources.text(&agent.instructions, policy::Trust::Operator, source.as_str(), None);
@@ -91,9 +172,6 @@ impl Seen<'_> {
                 }
             }
             EventData::MessageAdded(message) if message.role == Speaker::Operator => self.block(&message.block, day),
-            EventData::ToolRequested(asked) => {
-                self.calls.insert(asked.call.call_id, (asked.call.tool, asked.call.arguments));
-            }
             EventData::ToolCompleted(done) => self.result(done.call_id, &done.result, day),
             EventData::ToolFailed(failed) => self.block(&failed.failure.block, day),
             EventData::SubagentCompleted(done) => self.doubted(&done.result, day),
@@ -103,6 +181,10 @@ impl Seen<'_> {
                 for evidence in observed.observation.evidence {
                     self.sources.text(&evidence.excerpt, policy::Trust::Untrusted, "observation", None);
                 }
+            }
+            EventData::TrustDeclassified(vouched) => {
+                let source = format!("vouched:{}", vouched.by);
+                self.sources.text(&vouched.text, crate::pipeline::trust(vouched.trust), source, Some(day));
             }
             EventData::ApprovalRequested(asked) => {
                 if let Some(arguments) = asked.approval.arguments {
@@ -142,12 +224,23 @@ impl Seen<'_> {
     }
 
     fn result(&mut self, call: CallId, result: &kernel::call::CallResult, day: Date) {
-        let known = self.calls.get(&call).and_then(|(name, arguments)| Some((self.registry.now(name)?, arguments)));
-        match (&result.value, known) {
-            (Some(value), Some((tool, arguments))) if tool.labels.output().is_some() => {
-                self.sources.result(value, &tool.labels, arguments, &result.block.source);
+        let known = self.calls.get(&call).and_then(|(tool, arguments, _)| Some((tool.as_ref()?, arguments)));
+        let labelled = known.is_some_and(|(tool, _)| tool.labels.output().is_some());
+        // No tool speaks for an operator, not even one that gives back what a model kept of their words.
+        let block = Block { trust: result.block.trust.join(Trust::System), ..result.block.clone() };
+        match &result.value {
+            Some(value) if labelled || block.trust != Trust::System => {
+                // What the runtime itself gives back repeats what it was given, unless its file labels it.
+                let trust = Some(block.trust).filter(|trust| *trust != Trust::System).unwrap_or(Trust::Untrusted);
+                let nothing = (Labels::default(), Value::Null);
+                let (labels, given) = known.map_or((&nothing.0, &nothing.1), |(tool, given)| (&tool.labels, given));
+                self.sources.result(value, labels, given, crate::pipeline::trust(trust), &result.block.source);
+                if !labelled && trust == Trust::Untrusted {
+                    // Beside the document may stand more that a stranger wrote, such as headers.
+                    self.block(&block, day);
+                }
             }
-            _ => self.block(&result.block, day),
+            _ => self.block(&block, day),
         }
     }
 }
@@ -177,7 +270,18 @@ fn label(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_undoes_a_call_is_judged_by_what_it_takes_from_the_result() {
+        let mut http = HttpRequest::new("DELETE", "http://h/{order}/{result.id}");
+        http.body = Some(json!({"was": "{result.at.day}", "gone": "{result.none}"}));
+        let arguments = json!({"order": "7", "result": {"id": "o-1", "at": {"day": 3}, "note": "x"}});
+        let taken = of_result(&http, arguments.as_object().unwrap());
+        assert_eq!(taken, [("result.id".to_owned(), json!("o-1")), ("result.at.day".to_owned(), json!(3))]);
+    }
 
     #[test]
     fn what_is_shown_is_nobodys_sentence() {

@@ -56,6 +56,21 @@ pub struct DlqPage {
     pub cursor: Option<u64>,
 }
 
+/// A message that is given up on.
+#[derive(Clone, Debug)]
+pub struct GivenUp<'a> {
+    /// Who gives up.
+    pub consumer: &'a str,
+    /// The subject that it came on, or that tells of the same, without the namespace.
+    pub subject: &'a str,
+    /// What it is known by among all that this consumer gave up on.
+    pub id: String,
+    /// How often it was tried.
+    pub attempts: u64,
+    /// Why.
+    pub reason: &'a str,
+}
+
 /// Which dead letters to publish again. All conditions must hold; the default takes all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -80,7 +95,9 @@ pub struct Redriven {
 }
 
 impl DlqFilter {
-    fn takes(&self, letter: &DeadLetter) -> bool {
+    /// Whether all conditions hold of a letter, but for the count.
+    #[must_use]
+    pub fn takes(&self, letter: &DeadLetter) -> bool {
         self.consumer.as_ref().is_none_or(|consumer| *consumer == letter.consumer)
             && self.seqs.as_ref().is_none_or(|seqs| seqs.contains(&letter.seq))
             && self.subject.as_ref().is_none_or(|pattern| subject::matches(pattern, &letter.subject))
@@ -129,19 +146,41 @@ impl Bus {
         delivery: &Delivery,
         reason: &str,
     ) -> Result<(), BusError> {
-        let reason = shorten(reason, MAX_REASON);
-        tracing::error!(consumer, subject = %delivery.subject, attempts = delivery.delivered, reason, "a message is dead");
+        let given_up = GivenUp {
+            consumer,
+            subject: &delivery.subject,
+            id: format!("{stream}:{}", delivery.stream_seq),
+            attempts: delivery.delivered,
+            reason,
+        };
         let mut headers = delivery.headers.clone();
-        headers.insert(header::MSG_ID, format!("{consumer}:{stream}:{}", delivery.stream_seq));
-        headers.insert(header::DLQ_REASON, reason);
-        headers.insert(header::DLQ_CONSUMER, consumer);
-        headers.insert(header::DLQ_ATTEMPTS, delivery.delivered);
-        headers.insert(header::DLQ_SUBJECT, &delivery.subject);
-        headers.insert(header::DLQ_TIME, Timestamp::now());
         if let Some(id) = delivery.msg_id() {
             headers.insert(&original(header::MSG_ID), id);
         }
-        let letter = Outgoing::new(subject::dlq(consumer), delivery.payload.clone()).headers(headers);
+        self.dlq_keep(given_up, headers, delivery.payload.clone()).await
+    }
+
+    /// Keeps what somebody gave up on, also if it did not come from a stream. Keeping it twice leaves one; redriving publishes
+    /// it to its subject.
+    ///
+    /// # Errors
+    /// When NATS does not take it.
+    pub async fn dlq_keep(
+        &self,
+        given_up: GivenUp<'_>,
+        mut headers: Headers,
+        payload: impl Into<Bytes>,
+    ) -> Result<(), BusError> {
+        let GivenUp { consumer, subject, id, attempts, reason } = given_up;
+        let reason = shorten(reason, MAX_REASON);
+        tracing::error!(consumer, subject, attempts, reason, "a message is dead");
+        headers.insert(header::MSG_ID, format!("{consumer}:{id}"));
+        headers.insert(header::DLQ_REASON, reason);
+        headers.insert(header::DLQ_CONSUMER, consumer);
+        headers.insert(header::DLQ_ATTEMPTS, attempts);
+        headers.insert(header::DLQ_SUBJECT, subject);
+        headers.insert(header::DLQ_TIME, Timestamp::now());
+        let letter = Outgoing::new(subject::dlq(consumer), payload).headers(headers);
         let kept = match self.publisher().publish(letter.clone()).await {
             Err(BusError::TooLarge { .. }) => {
                 let size = letter.payload.len();

@@ -60,7 +60,7 @@ pub use crate::cloudevent::{
 pub use crate::connection::{Bus, BusOptions, BusState};
 pub use crate::consume::{ConsumeOptions, Consuming, HandlerError, HandlerResult, Outcome};
 pub use crate::core::Subscription;
-pub use crate::deadletter::{DeadLetter, DlqFilter, DlqPage, Redriven};
+pub use crate::deadletter::{DeadLetter, DlqFilter, DlqPage, GivenUp, Redriven};
 pub use crate::error::BusError;
 pub use crate::message::{Delivery, Headers, Message, header, is_traceparent};
 pub use crate::namespace::{InvalidNamespace, Namespace};

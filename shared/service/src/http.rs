@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -13,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tower_http::add_extension::AddExtension;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 /// Longest time for the head of a request, and between two pieces of its body; an idle connection is kept as long.
@@ -81,8 +83,10 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, r
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(stream, builder.clone(), router.clone(), graceful.watcher()));
+                Ok((stream, peer)) => {
+                    // Whoever asks for it is told where the connection comes from.
+                    let router = AddExtension::new(router.clone(), ConnectInfo(peer));
+                    connections.spawn(connection(stream, builder.clone(), router, graceful.watcher()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "can't accept a connection");
@@ -97,7 +101,12 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, r
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, builder: Builder<TokioExecutor>, router: Router, watcher: Watcher) {
+async fn connection(
+    stream: TcpStream,
+    builder: Builder<TokioExecutor>,
+    router: AddExtension<Router, ConnectInfo<SocketAddr>>,
+    watcher: Watcher,
+) {
     // Without it an answer in several writes waits for the client's delayed acknowledgement.
     let _ = stream.set_nodelay(true);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
@@ -170,6 +179,14 @@ mod tests {
         end.cancel();
         assert!(request.await.unwrap().contains("answered"));
         tokio::time::timeout(DEADLINE, task).await.expect("ends by itself").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_handler_can_tell_where_a_connection_comes_from() {
+        let handler = async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.ip().to_string();
+        let (addr, _stop, _task) = server(Router::new().route("/", get(handler))).await;
+        let answer = exchange(addr, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        assert!(answer.ends_with("127.0.0.1"), "{answer}");
     }
 
     #[tokio::test]

@@ -64,6 +64,11 @@ impl System {
 
     /// A run that asks about a call, to be answered within so many milliseconds.
     pub async fn ask(&self, within: i64) -> Asked {
+        self.ask_about(within, |_| {}).await
+    }
+
+    /// As [`System::ask`], about something else.
+    pub async fn ask_about(&self, within: i64, change: impl FnOnce(&mut Approval)) -> Asked {
         let run = self.create().await;
         let state = self.state(run).await;
         let call = CallId::derive(run, "call");
@@ -81,7 +86,7 @@ impl System {
         };
         self.commit(&state, request).await;
         let id = ApprovalId::derive(run, "approval");
-        let approval = Approval {
+        let mut approval = Approval {
             approval_id: id,
             call_id: Some(call),
             question: Block::new("May it?", Trust::System, "runtime"),
@@ -94,8 +99,10 @@ impl System {
             },
             trust: Trust::Untrusted,
             reasons: vec!["it changes something outside".into()],
+            shown: Default::default(),
             expires_at: Timestamp::now().checked_add(jiff::SignedDuration::from_millis(within)).unwrap(),
         };
+        change(&mut approval);
         let command = Command::AskApproval(Box::new(approval));
         self.executor.submit(run, command, "ask", Cause::default()).await.unwrap();
         Asked { run, call, id }
@@ -158,6 +165,7 @@ impl System {
             sampled: true,
             trigger: None,
             parent: None,
+            roles: Vec::new(),
             tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
@@ -178,12 +186,15 @@ impl System {
             say: Vec::new(),
             question: None,
             artifacts: Vec::new(),
+            memories: Vec::new(),
+            skills: Vec::new(),
             end: None,
             usage: Usage::default(),
             trust: Trust::Untrusted,
             manifest: Manifest::default(),
             finish_reason: None,
             model_ms: 0,
+            failures: Vec::new(),
         };
         let command = Command::CommitTurn(Box::new(outcome));
         self.planner.submit(state.run_id, command, "turn", Cause::default()).await.unwrap();

@@ -6,3 +6,4 @@ mod common;
 mod decisions;
 mod expiry;
 mod notices;
+mod standing;

@@ -74,6 +74,47 @@ async fn a_question_is_posted_signed_until_it_is_taken() {
 }
 
 #[tokio::test]
+async fn people_are_reminded_once_and_others_are_told_and_nobody_of_what_is_decided() {
+    let system = System::new().await;
+    let (people, addr) = Receiver::start([]).await;
+    let (others, other_addr) = Receiver::start([]).await;
+    let set_up = |config: &mut approval::Config| {
+        config.notify_url = format!("http://{addr}/ask");
+        config.notify_secret = "secret".into();
+        config.escalate_url = format!("http://{other_addr}/ask");
+        config.escalate_secret = "another".into();
+        config.remind_seconds = 1;
+        config.escalate_seconds = 2;
+    };
+    // Of two instances, one tells each.
+    let (first, second) = (system.approval(set_up).await, system.approval(set_up).await);
+    let decided = system.ask(3_600_000).await;
+    system.decide(&decided, |_| {}).await.unwrap();
+    let asked = system.ask(3_600_000).await;
+    system.until("an escalation", async || others.got().pop()).await;
+    let told = |got: Vec<(HeaderMap, Bytes)>| -> Vec<(String, String)> {
+        let bodies = got.iter().map(|(_, body)| serde_json::from_slice::<Value>(body).unwrap());
+        let row = |body: Value| {
+            (body["type"].as_str().unwrap().to_owned(), body["data"]["approval_id"].as_str().unwrap().to_owned())
+        };
+        bodies.map(row).filter(|(_, id)| *id == asked.id.to_string()).collect()
+    };
+    let id = asked.id.to_string();
+    let all = [("approval.requested".to_owned(), id.clone()), ("approval.reminder".to_owned(), id.clone())];
+    assert_eq!(told(people.got()), all);
+    assert_eq!(told(others.got()), [("approval.escalated".to_owned(), id)]);
+    let of_decided = decided.id.to_string();
+    let late = people.got().iter().chain(&others.got()).any(|(_, body)| {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        body["data"]["approval_id"] == of_decided && body["type"] != "approval.requested"
+    });
+    assert!(!late, "nobody is reminded of what is decided");
+    first.stop().await.unwrap();
+    second.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
 async fn a_final_refusal_is_kept_as_a_dead_letter_and_the_question_stays_open() {
     let system = System::new().await;
     let (receiver, addr) = Receiver::start([StatusCode::GONE]).await;

@@ -7,6 +7,7 @@ mod core;
 mod deadletter;
 mod ordered;
 mod outage;
+mod permissions;
 mod poison;
 mod publish;
 mod rpc;
