@@ -27,6 +27,8 @@ WRITERS = {
     "timer.fired": {"scheduler"},
     "run.created": {"ingress", "scheduler"},
     "budget.changed": {"ingress", "scheduler"},
+    "run.revised": {"ingress"},
+    "trust.declassified": {"ingress"},
     "message.added": {"ingress", "planner"},
     "external.matched": {"ingress", "planner"},
 }
@@ -56,7 +58,7 @@ class Forgery(unittest.TestCase):
         words = [str(self.psql), "-qXAt", "-v", "ON_ERROR_STOP=1", url, "-c", f"begin; {statement}; rollback"]
         env = {**os.environ, "PGOPTIONS": "-c search_path=escapement"}
         done = subprocess.run(words, env=env, capture_output=True, text=True)
-        refusals = ("permission denied", "row-level security", "must be owner")
+        refusals = ("permission denied", "row-level security", "must be owner", "only added to")
         if done.returncode and not any(refusal in done.stderr for refusal in refusals):
             self.fail(f"{service}: {statement}: {done.stderr}")
         return done.returncode == 0
@@ -82,6 +84,45 @@ class Forgery(unittest.TestCase):
         ):
             may = {service for service in SERVICES if service != "approval" and self.sql(service, statement)}
             self.assertEqual(may, set(), statement)
+
+    def test_nobody_edits_who_people_are_what_they_allow_and_what_they_did(self):
+        audit = "insert into audit (id, at, tenant, actor, roles, action, resource, outcome)" \
+            " values (gen_random_uuid(), now(), 't', 'ann', '{}', 'a', 'r', 'done')"
+        token = "insert into api_tokens (token_id, tenant, name, roles, sha256, created_by, expires_at)" \
+            " values (gen_random_uuid(), 't', 'x', '{admin}', 'h', 'x', now() + interval '1 day')"
+        standing = "insert into standing_approvals (standing_id, tenant, agent, agent_digest, tool, schema_digest, shape," \
+            " reasons, arguments, approval_id, run_id, given_by) values (gen_random_uuid(), 't', 'a', 'd', 'm', 's', 'h'," \
+            " '[]', '{}', gen_random_uuid(), gen_random_uuid(), 'x')"
+        freeze = "insert into freezes (tenant, scope, is_on, by_whom) values ('t', 'tenant', false, 'x')"
+        for statement, writers in (
+            (audit, {"ingress", "approval"}),
+            ("update audit set actor = 'bob'", set()),
+            ("delete from audit", set()),
+            ("truncate audit", set()),
+            ("select evidence from audit", {"ingress", "approval"}),
+            (token, {"ingress"}),
+            ("select sha256 from api_tokens", {"ingress"}),
+            ("update api_tokens set roles = '{admin}'", set()),
+            ("update api_tokens set revoked_at = null", {"ingress"}),
+            ("delete from api_tokens", set()),
+            (standing, {"approval"}),
+            ("update standing_approvals set shape = 'another'", set()),
+            ("update standing_approvals set revoked_at = now()", {"ingress", "approval"}),
+            ("update standing_approvals set confirmed_at = now()", {"approval"}),
+            ("delete from standing_approvals", set()),
+            (freeze, {"ingress"}),
+            ("update freezes set is_on = false", set()),
+            ("delete from freezes", set()),
+        ):
+            may = {service for service in SERVICES if self.sql(service, statement)}
+            self.assertEqual(may, writers, statement)
+
+    def test_even_the_owner_only_adds_to_the_audit_trail(self):
+        audit = "insert into audit (id, at, tenant, actor, roles, action, resource, outcome)" \
+            " values (gen_random_uuid(), now(), 't', 'ann', '{}', 'a', 'r', 'done')"
+        self.assertTrue(self.sql("owner", audit))
+        for statement in ("update audit set actor = 'bob'", "delete from audit", "truncate audit"):
+            self.assertFalse(self.sql("owner", f"{audit}; {statement}"), statement)
 
     def test_nats_takes_each_event_from_its_own_writers_only(self):
         for service in SERVICES:

@@ -24,6 +24,10 @@ pub(crate) struct Problem {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
+/// The code of a problem, left on its answer for whoever passes it on.
+#[derive(Clone, Debug)]
+pub(crate) struct ProblemCode(pub String);
+
 /// RFC 9457 problem details. Further members may stand beside these.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(title = "Problem")]
@@ -118,6 +122,11 @@ impl Problem {
         self
     }
 
+    /// The stable word.
+    pub(crate) fn code(&self) -> &str {
+        &self.details.code
+    }
+
     /// What happened, for people.
     pub(crate) fn detail(&self) -> &str {
         &self.details.detail
@@ -135,6 +144,7 @@ impl IntoResponse for Problem {
         let status = StatusCode::from_u16(self.details.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.details).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], Body::from(body)).into_response();
+        response.extensions_mut().insert(ProblemCode(self.details.code.into_owned()));
         response.headers_mut().extend(self.headers);
         response
     }
@@ -144,7 +154,9 @@ impl From<Rejection> for Problem {
     fn from(rejection: Rejection) -> Self {
         match &rejection {
             Rejection::NoSuchRun => Self::not_found("unknown_run", &rejection).remedy("`GET /v1/runs` lists the runs"),
-            Rejection::InvalidOutcome(_) => Self::unprocessable(rejection.code(), &rejection),
+            Rejection::InvalidOutcome(_) | Rejection::CannotVouch(_) => {
+                Self::unprocessable(rejection.code(), &rejection)
+            }
             Rejection::NotAllowed(..) => Self::new(StatusCode::FORBIDDEN, rejection.code(), &rejection),
             _ => Self::conflict(rejection.code(), &rejection).remedy("`GET /v1/runs/{id}` shows where the run stands"),
         }

@@ -6,19 +6,21 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
+use axum::{Extension, Router};
 use bus::{Bus, BusError, subject};
 use engine::{ApprovalRow, Reads};
-use kernel::{ApprovalId, CallId, RunId, TenantId, Timestamp, Trust, call::Verdict};
+use kernel::call::{ArgumentOrigin, Verdict};
+use kernel::{ApprovalId, Block, CallId, RunId, StandingId, TenantId, Timestamp, Trust};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use utoipa::{IntoParams, ToSchema};
 
 use super::runs::{idempotency_key, known_word, page_size};
 use super::schema;
+use crate::audit::Evidence;
 use crate::auth::{Operator, Principal, Role, Viewer};
 use crate::body::{JsonBody, Params, Segments, id};
 use crate::problem::Problem;
@@ -85,6 +87,24 @@ pub(crate) struct ApprovalView {
     trust: Trust,
     /// The policies that ask, with their words.
     reasons: Vec<String>,
+    /// Where the arguments come from: what decides and can be believed least comes first.
+    #[schema(value_type = Vec<schema::ArgumentOrigin>)]
+    origins: Vec<ArgumentOrigin>,
+    /// What the model said when it asked for the call: its reason, in its own words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Block>)]
+    said: Option<Block>,
+    /// What the model had before it, the latest last.
+    #[schema(value_type = Vec<schema::Block>)]
+    evidence: Vec<Block>,
+    /// What happens if nobody answers in time: `deny`, and the agent is told that nobody answered.
+    on_no_answer: &'static str,
+    /// Whether a yes may be given to all calls of this shape at once.
+    may_be_standing: bool,
+    /// The standing approval that decided, in place of a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<uuid::Uuid>)]
+    standing_id: Option<StandingId>,
     /// `open`, `granted`, `denied` or `expired`.
     state: String,
     /// When it was asked.
@@ -111,6 +131,10 @@ pub(crate) struct DecisionRequest {
     /// In words. The agent sees it.
     #[serde(default)]
     reason: Option<String>,
+    /// Whether all calls of this shape are allowed from now on: of this agent as it is, of this tool as it is, to the same
+    /// places. Only with `approve`, and not for what destroys, pays or moves things.
+    #[serde(default)]
+    always: bool,
 }
 
 /// What may be decided.
@@ -147,6 +171,7 @@ struct DecideQuestion<'a> {
     /// The same for every repetition of a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
+    always: bool,
 }
 
 /// List approvals
@@ -201,8 +226,13 @@ pub(crate) async fn decide(
     Segments(approval): Segments<String>,
     headers: HeaderMap,
     JsonBody(request): JsonBody<DecisionRequest>,
-) -> Result<Json<ApprovalView>, Problem> {
+) -> Result<(Extension<Evidence>, Json<ApprovalView>), Problem> {
     let approval_id = id(&approval, "unknown_approval")?;
+    if request.always && (request.decision == Decision::Deny || request.arguments.is_some()) {
+        return Err(Problem::unprocessable("invalid_field", "`always` goes with a yes to the arguments as shown")
+            .field("always")
+            .remedy("leave `always` out, or approve without `arguments`"));
+    }
     if request.arguments.is_some() && request.decision == Decision::Deny {
         return Err(Problem::unprocessable("invalid_field", "a denied call has no arguments")
             .field("arguments")
@@ -210,8 +240,15 @@ pub(crate) async fn decide(
     }
     // Also keeps what other tenants ask unknown here.
     api.find(&principal.tenant, approval_id).await?;
+    let (decision, edited, always) = (request.decision, request.arguments.is_some(), request.always);
     api.ask(&principal, approval_id, request, idempotency_key(&headers)?).await?;
-    api.find(&principal.tenant, approval_id).await.map(|row| Json(row.into()))
+    let row = api.find(&principal.tenant, approval_id).await?;
+    let evidence = Evidence(json!({
+        "decision": if decision == Decision::Approve { "approve" } else { "deny" }, "edited": edited, "always": always,
+        "run_id": row.run_id, "tool": row.tool, "trust": row.trust, "reasons": row.reasons, "binding": row.binding,
+        "shape": row.shown.shape, "origins": row.shown.origins.len(), "evidence": row.shown.evidence.len(),
+    }));
+    Ok((Extension(evidence), Json(row.into())))
 }
 
 impl ApprovalsApi {
@@ -235,6 +272,7 @@ impl ApprovalsApi {
             decision: request.decision.into(),
             arguments: request.arguments,
             reason: request.reason,
+            always: request.always,
             by: &by.name,
             roles: &by.roles,
             request_id,
@@ -298,6 +336,12 @@ impl From<ApprovalRow> for ApprovalView {
             arguments: row.arguments,
             trust: row.trust,
             reasons: row.reasons,
+            may_be_standing: row.shown.shape.is_some(),
+            origins: row.shown.origins,
+            said: row.shown.said,
+            evidence: row.shown.evidence,
+            on_no_answer: "deny",
+            standing_id: row.standing,
             state: row.state,
             requested_at: row.requested_at,
             expires_at: row.expires_at,

@@ -1,21 +1,30 @@
 //! Who calls, and what they may do. Every path below `/v1` passes here first; a handler names the role that it needs by
 //! taking [`Viewer`], [`User`], [`Operator`], [`Admin`] or [`Publisher`].
 
+mod revocations;
+pub(crate) mod secret;
 pub(crate) mod session;
 mod tokens;
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use kernel::TenantId;
+use engine::{ApiTokens, TokenRow};
+use futures::StreamExt as _;
+use kernel::{TenantId, Timestamp};
+use serde::de::value::StrDeserializer;
+use serde::de::{IntoDeserializer as _, value};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::problem::Problem;
 
+pub(crate) use revocations::Revocations;
 pub(crate) use tokens::{TokenFileError, Tokens};
 
 /// What a token allows. The first four contain each other; a publisher may hand in events and nothing else.
@@ -62,6 +71,8 @@ pub(crate) struct Principal {
     pub tenant: TenantId,
     /// What it may do.
     pub roles: Vec<Role>,
+    /// Which token, if it is not one of the file.
+    pub token_id: Option<Uuid>,
 }
 
 impl Principal {
@@ -69,41 +80,109 @@ impl Principal {
     pub(crate) fn may(&self, needed: Role) -> bool {
         self.roles.iter().any(|role| role.includes(needed))
     }
+
+    /// The names of its roles, with those that they include.
+    pub(crate) fn role_names(&self) -> Vec<String> {
+        let all = [Role::Viewer, Role::User, Role::Operator, Role::Admin, Role::Publisher];
+        all.into_iter().filter(|role| self.may(*role)).map(|role| role.as_str().to_owned()).collect()
+    }
 }
 
 /// How callers are known.
 #[derive(Clone)]
 pub(crate) enum Auth {
-    /// By their tokens.
-    Tokens(Arc<Tokens>),
+    /// By their tokens: of the file, and of the database.
+    Tokens {
+        /// Those that an operator of the machine set down.
+        file: Arc<Tokens>,
+        /// Those that admins made.
+        kept: ApiTokens,
+        /// Tells of tokens that were revoked.
+        revocations: Revocations,
+    },
     /// Not at all: everybody is the local operator.
     Off,
 }
 
+/// What a caller showed.
+#[derive(Clone, Copy)]
+enum Shown {
+    Nothing,
+    OfFile([u8; 32]),
+    Kept(Uuid),
+}
+
 impl Auth {
-    fn identify(&self, request: &Request) -> Result<Principal, Problem> {
-        let tokens = match self {
-            Self::Tokens(tokens) => tokens,
+    async fn identify(&self, token: Result<Option<String>, Problem>) -> Result<(Principal, Shown), Problem> {
+        let (file, kept) = match self {
+            Self::Tokens { file, kept, .. } => (file, kept),
             Self::Off => {
-                return Ok(Principal { name: "local".into(), tenant: TenantId::default(), roles: vec![Role::Admin] });
+                let (name, tenant) = ("local".to_owned(), TenantId::default());
+                return Ok((Principal { name, tenant, roles: vec![Role::Admin], token_id: None }, Shown::Nothing));
             }
         };
-        let token = match request.headers().get(header::AUTHORIZATION) {
-            Some(value) => bearer(value).map(str::to_owned),
-            None => match session::token(request.headers()) {
-                Some(token) if session::is_own(request) => Some(token),
-                Some(_) => return Err(foreign_page()),
-                None => {
-                    let challenge = r#"Bearer realm="escapement""#;
-                    return Err(unauthorized("missing_token", "the call carries no token", challenge));
-                }
-            },
-        };
-        token.and_then(|token| tokens.find(&token, kernel::Timestamp::now())).ok_or_else(|| {
-            let challenge = r#"Bearer realm="escapement", error="invalid_token""#;
-            unauthorized("invalid_token", "the token is not known here, or has expired", challenge)
-        })
+        let Some(token) = token? else { return Err(unknown_token()) };
+        let hash = secret::hash(&token);
+        if let Some(principal) = file.find(&hash, Timestamp::now()) {
+            return Ok((principal, Shown::OfFile(hash)));
+        }
+        if !secret::is_well_formed(&token) {
+            return Err(unknown_token());
+        }
+        let row = kept.find(&hash).await?.ok_or_else(unknown_token)?;
+        let shown = Shown::Kept(row.token_id);
+        Ok((row.into(), shown))
     }
+
+    /// Whether what was shown a while ago would still be let in. What can't be found out is let be.
+    async fn is_good(&self, shown: Shown) -> bool {
+        match (self, shown) {
+            (Self::Tokens { file, .. }, Shown::OfFile(hash)) => file.find(&hash, Timestamp::now()).is_some(),
+            (Self::Tokens { kept, .. }, Shown::Kept(id)) => kept.is_good(id).await.unwrap_or(true),
+            _ => true,
+        }
+    }
+
+    /// Comes back once what was shown lets nobody in any more.
+    async fn until_void(self, shown: Shown) {
+        let Self::Tokens { revocations, .. } = &self else { return std::future::pending().await };
+        let mut revocations = revocations.listen();
+        while self.is_good(shown).await {
+            revocations.next().await;
+        }
+    }
+}
+
+impl From<TokenRow> for Principal {
+    fn from(row: TokenRow) -> Self {
+        // A role that this version does not know allows nothing.
+        let roles = row.roles.iter().filter_map(|role| {
+            let word: StrDeserializer<'_, value::Error> = role.as_str().into_deserializer();
+            Role::deserialize(word).ok()
+        });
+        Self { name: row.name, tenant: row.tenant, roles: roles.collect(), token_id: Some(row.token_id) }
+    }
+}
+
+/// The token that a request carries.
+fn token_of(request: &Request) -> Result<Option<String>, Problem> {
+    let token = match request.headers().get(header::AUTHORIZATION) {
+        Some(value) => bearer(value).map(str::to_owned),
+        None => match session::token(request.headers()) {
+            Some(token) if session::is_own(request) => Some(token),
+            Some(_) => return Err(foreign_page()),
+            None => {
+                let challenge = r#"Bearer realm="escapement""#;
+                return Err(unauthorized("missing_token", "the call carries no token", challenge));
+            }
+        },
+    };
+    Ok(token)
+}
+
+fn unknown_token() -> Problem {
+    let challenge = r#"Bearer realm="escapement", error="invalid_token""#;
+    unauthorized("invalid_token", "the token is not known here, was revoked, or has expired", challenge)
 }
 
 /// The token of an `Authorization` header.
@@ -127,16 +206,27 @@ fn unauthorized(code: &'static str, detail: &str, challenge: &'static str) -> Pr
 
 /// Lets known callers through.
 pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
-    match auth.identify(&request) {
-        Ok(principal) => {
+    let token = token_of(&request);
+    match auth.identify(token).await {
+        Ok((principal, shown)) => {
             request.extensions_mut().insert(principal);
-            next.run(request).await
+            let response = next.run(request).await;
+            if is_stream(&response) { end_with(response, auth.until_void(shown)) } else { response }
         }
         Err(problem) => {
             metrics::counter!("ingress_unauthenticated_total").increment(1);
             problem.into_response()
         }
     }
+}
+
+fn is_stream(response: &Response) -> bool {
+    response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// The same answer, which ends when its reader would not be let in any more.
+fn end_with(response: Response, void: impl Future<Output = ()> + Send + 'static) -> Response {
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(void))))
 }
 
 fn require(parts: &Parts, needed: Role) -> Result<Principal, Problem> {

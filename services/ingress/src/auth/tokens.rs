@@ -6,11 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use kernel::{TenantId, Timestamp};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio_util::sync::CancellationToken;
 
-use super::{Principal, Role};
+use super::{Principal, Revocations, Role};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -65,14 +64,13 @@ impl Tokens {
         Ok(Self { path: path.to_owned(), current })
     }
 
-    /// Whose token it is. Takes as long for any token, known or not.
-    pub(crate) fn find(&self, token: &str, now: Timestamp) -> Option<Principal> {
+    /// Whose token has this hash. Takes as long for any, known or not.
+    pub(crate) fn find(&self, hash: &[u8; 32], now: Timestamp) -> Option<Principal> {
         let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
-        let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         // 0 stands for none: all are compared, so that the time tells nothing of where the match is.
         let mut found = 0_u64;
         for (number, token) in (1_u64..).zip(&current.tokens) {
-            found.conditional_assign(&number, token.hash.ct_eq(&hash));
+            found.conditional_assign(&number, token.hash.ct_eq(hash));
         }
         let index = usize::try_from(found).ok()?.checked_sub(1)?;
         let token = current.tokens.get(index)?;
@@ -80,7 +78,8 @@ impl Tokens {
     }
 
     /// Follows changes of the file until the token is cancelled. A file that can't be used changes nothing.
-    pub(crate) async fn follow(self: Arc<Self>, stop: CancellationToken) {
+    /// `changed` hears of each.
+    pub(crate) async fn follow(self: Arc<Self>, changed: Revocations, stop: CancellationToken) {
         let mut every = tokio::time::interval(LOOK_EVERY);
         let mut complained = None;
         while stop.run_until_cancelled(every.tick()).await.is_some() {
@@ -93,6 +92,7 @@ impl Tokens {
                 Ok(loaded) => {
                     tracing::info!(tokens = loaded.tokens.len(), "read the token file again");
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+                    changed.tell();
                 }
                 Err(error) => {
                     tracing::error!(%error, "the token file changed and can't be used: the old tokens stay");
@@ -117,7 +117,7 @@ fn read(path: &Path) -> Result<Loaded, TokenFileError> {
         let mut hash = [0; 32];
         hex::decode_to_slice(&row.sha256, &mut hash)
             .map_err(|_| TokenFileError::Hash { path: path.to_owned(), name: row.name.clone() })?;
-        let principal = Principal { name: row.name, tenant: row.tenant, roles: row.roles };
+        let principal = Principal { name: row.name, tenant: row.tenant, roles: row.roles, token_id: None };
         Ok(Token { principal, hash, expires: row.expires })
     });
     Ok(Loaded { tokens: tokens.collect::<Result<_, _>>()?, modified })
@@ -126,6 +126,7 @@ fn read(path: &Path) -> Result<Loaded, TokenFileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::secret;
 
     fn file(rows: &serde_json::Value) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -134,7 +135,11 @@ mod tests {
     }
 
     fn hash(token: &str) -> String {
-        hex::encode(Sha256::digest(token))
+        hex::encode(secret::hash(token))
+    }
+
+    fn find(tokens: &Tokens, token: &str, now: Timestamp) -> Option<Principal> {
+        tokens.find(&secret::hash(token), now)
     }
 
     #[test]
@@ -145,11 +150,11 @@ mod tests {
         ]));
         let tokens = Tokens::load(file.path()).unwrap();
         let now: Timestamp = "2029-12-31T23:59:59Z".parse().unwrap();
-        assert_eq!(tokens.find("one", now).unwrap().name, "a");
-        assert_eq!(tokens.find("two", now).unwrap().roles, [Role::Operator]);
-        assert!(tokens.find("two", "2030-01-01T00:00:00Z".parse().unwrap()).is_none());
+        assert_eq!(find(&tokens, "one", now).unwrap().name, "a");
+        assert_eq!(find(&tokens, "two", now).unwrap().roles, [Role::Operator]);
+        assert!(find(&tokens, "two", "2030-01-01T00:00:00Z".parse().unwrap()).is_none());
         for wrong in ["", "One", "one ", &hash("one")] {
-            assert!(tokens.find(wrong, now).is_none(), "{wrong}");
+            assert!(find(&tokens, wrong, now).is_none(), "{wrong}");
         }
     }
 

@@ -1,0 +1,249 @@
+//! Who did what, when, from where, on what evidence: every call that changes something, once it was answered or refused.
+//!
+//! An answer to an act of authority waits until the entry is kept; what is done by the thousand (runs, messages, actions) is
+//! entered behind the answer. If the database fails in between, the entry is tried until it is there.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use engine::{AuditEntry, AuditTrail};
+use kernel::Timestamp;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::auth::Principal;
+use crate::problem::ProblemCode;
+
+/// Entries that wait to be kept; more make their callers wait.
+const QUEUE: usize = 4096;
+/// Entries that are kept at once.
+const BATCH: usize = 256;
+/// How long an answer waits for its entry.
+const KEPT_WITHIN: Duration = Duration::from_secs(5);
+/// Waits between two tries.
+const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long the last entries are tried for when the service ends.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Most bytes of what a caller says of itself.
+const HEADER_BYTES: usize = 256;
+
+/// What a handler leaves on its answer: on what it was decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Evidence(pub Value);
+
+/// Takes entries. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Audit {
+    entries: mpsc::Sender<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    entry: AuditEntry,
+    kept: oneshot::Sender<()>,
+}
+
+impl Audit {
+    /// The taker, and the task that keeps what it takes until it is stopped and all is kept.
+    pub(crate) fn new(trail: AuditTrail, stop: CancellationToken) -> (Self, impl Future<Output = ()>) {
+        let (entries, pending) = mpsc::channel(QUEUE);
+        (Self { entries }, keep(trail, pending, stop))
+    }
+
+    async fn take(&self, entry: AuditEntry, wait: bool) {
+        let (kept, is_kept) = oneshot::channel();
+        let action = entry.action.clone();
+        if self.entries.send(Pending { entry, kept }).await.is_err() {
+            tracing::error!(action, "an act is not in the audit trail: this instance has ended");
+            return;
+        }
+        if wait && tokio::time::timeout(KEPT_WITHIN, is_kept).await.is_err() {
+            tracing::warn!(action, "an act was answered before it was in the audit trail");
+        }
+    }
+}
+
+async fn keep(trail: AuditTrail, mut pending: mpsc::Receiver<Pending>, stop: CancellationToken) {
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        let got = tokio::select! {
+            biased;
+            got = pending.recv_many(&mut batch, BATCH) => got,
+            () = stop.cancelled() => 0,
+        };
+        if got == 0 {
+            return;
+        }
+        let entries: Vec<_> = batch.iter().map(|pending| pending.entry.clone()).collect();
+        let mut wait = TRY_AGAIN.0;
+        let mut left = LAST_WORDS;
+        while let Err(error) = trail.add(&entries).await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                entries = entries.len(),
+                "the audit trail takes nothing now"
+            );
+            metrics::counter!("ingress_audit_failures_total").increment(1);
+            if stop.is_cancelled() {
+                left = left.saturating_sub(wait);
+                if left.is_zero() {
+                    tracing::error!(?entries, "these acts are not in the audit trail: this instance has ended");
+                    return;
+                }
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(TRY_AGAIN.1);
+        }
+        for pending in batch.drain(..) {
+            let _ = pending.kept.send(());
+        }
+    }
+}
+
+/// Enters what changes something.
+pub(crate) async fn record(State(audit): State<Audit>, request: Request, next: Next) -> Response {
+    let Some(act) = Act::of(&request) else { return next.run(request).await };
+    let response = next.run(request).await;
+    if let Some(outcome) = outcome(&response) {
+        let evidence = response.extensions().get::<Evidence>().map(|evidence| evidence.0.clone());
+        let wait = act.is_of_authority;
+        audit.take(act.entry(outcome, evidence), wait).await;
+    }
+    response
+}
+
+/// Something that somebody wants to do.
+struct Act {
+    principal: Principal,
+    action: String,
+    resource: String,
+    address: Option<String>,
+    forwarded: Option<String>,
+    user_agent: Option<String>,
+    is_of_authority: bool,
+}
+
+impl Act {
+    fn of(request: &Request) -> Option<Self> {
+        let route = request.extensions().get::<MatchedPath>()?.as_str();
+        let action = action(request.method(), route)?;
+        let principal = request.extensions().get::<Principal>()?.clone();
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let said = |name| said(request.headers(), name);
+        let by_the_thousand = ["runs.create", "runs.messages", "actions.create"];
+        Some(Self {
+            principal,
+            is_of_authority: !by_the_thousand.contains(&action.as_str()),
+            action,
+            resource: kernel::excerpt(request.uri().path(), 2 * HEADER_BYTES),
+            address: peer.map(|ConnectInfo(peer)| peer.ip().to_string()),
+            forwarded: said("forwarded").or_else(|| said("x-forwarded-for")),
+            user_agent: said(header::USER_AGENT.as_str()),
+        })
+    }
+
+    fn entry(self, outcome: String, evidence: Option<Value>) -> AuditEntry {
+        let Principal { name, tenant, roles, token_id } = self.principal;
+        AuditEntry {
+            id: Uuid::now_v7(),
+            at: Timestamp::now(),
+            tenant,
+            actor: name,
+            roles: roles.iter().map(|role| role.as_str().to_owned()).collect(),
+            token_id,
+            action: self.action,
+            resource: self.resource,
+            outcome,
+            address: self.address,
+            forwarded: self.forwarded,
+            user_agent: self.user_agent,
+            evidence,
+        }
+    }
+}
+
+/// The act behind a call, such as `approvals.decide`, `runs.cancel`, `agents.set`; none if it changes nothing that anybody
+/// answers for: events and signals from outside are data, and a session is only another place for a token.
+fn action(method: &Method, route: &str) -> Option<String> {
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        return None;
+    }
+    let parts: Vec<&str> = route.trim_start_matches("/v1").split('/').filter(|part| !part.is_empty()).collect();
+    let data = ["events", "logs", "metrics", "hooks", "session"];
+    let first = parts.first().filter(|first| !data.contains(first))?;
+    if *first == "approvals" {
+        return Some("approvals.decide".to_owned());
+    }
+    let names = parts.iter().filter(|part| !part.starts_with('{')).flat_map(|part| part.split(':'));
+    let mut action = names.collect::<Vec<_>>().join(".");
+    let ends_in_verb = parts.len() > 1 && !parts.last().is_some_and(|last| last.starts_with('{'));
+    if !ends_in_verb && !first.contains(':') {
+        action += match *method {
+            Method::PUT => ".set",
+            Method::PATCH => ".change",
+            Method::DELETE => ".delete",
+            _ => ".create",
+        };
+    }
+    Some(action)
+}
+
+/// How it ended, if it is worth an entry: what was malformed did nothing and refused nobody.
+fn outcome(response: &Response) -> Option<String> {
+    let status = response.status();
+    if status.is_success() {
+        return Some("done".to_owned());
+    }
+    let refused = [StatusCode::FORBIDDEN, StatusCode::CONFLICT, StatusCode::GONE].contains(&status);
+    let code = response.extensions().get::<ProblemCode>().map(|code| code.0.clone());
+    refused.then(|| code.unwrap_or_else(|| status.as_str().to_owned()))
+}
+
+/// A header, as text that can be kept.
+fn said(headers: &HeaderMap, name: &str) -> Option<String> {
+    let text = headers.get(name)?.as_bytes();
+    let text = String::from_utf8_lossy(text).replace(char::is_control, "\u{fffd}");
+    Some(kernel::excerpt(&text, HEADER_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_act_is_named_after_what_is_done_to_what() {
+        for (method, route, name) in [
+            (Method::POST, "/v1/approvals/{approval_id}", Some("approvals.decide")),
+            (Method::POST, "/v1/runs", Some("runs.create")),
+            (Method::POST, "/v1/runs:cancel", Some("runs.cancel")),
+            (Method::POST, "/v1/runs/{run_id}/cancel", Some("runs.cancel")),
+            (Method::PATCH, "/v1/runs/{run_id}/budget", Some("runs.budget")),
+            (Method::PATCH, "/v1/runs/{run_id}", Some("runs.change")),
+            (Method::PUT, "/v1/agents/{name}", Some("agents.set")),
+            (Method::PUT, "/v1/freeze", Some("freeze.set")),
+            (Method::DELETE, "/v1/tokens/{token_id}", Some("tokens.delete")),
+            (Method::POST, "/v1/schedules/{name}/pause", Some("schedules.pause")),
+            (Method::POST, "/v1/dlq:redrive", Some("dlq.redrive")),
+            (Method::POST, "/v1/events", None),
+            (Method::POST, "/v1/hooks/{source}", None),
+            (Method::GET, "/v1/runs", None),
+        ] {
+            assert_eq!(action(&method, route).as_deref(), name, "{method} {route}");
+        }
+    }
+
+    #[test]
+    fn what_a_caller_says_of_itself_is_bounded_text() {
+        let mut headers = HeaderMap::new();
+        headers.insert("user-agent", header::HeaderValue::from_bytes(b"a\xffb\tc").unwrap());
+        assert_eq!(said(&headers, "user-agent").unwrap(), "a\u{fffd}b\u{fffd}c");
+        headers.insert("user-agent", "x".repeat(4000).parse().unwrap());
+        assert!(said(&headers, "user-agent").unwrap().len() < 2 * HEADER_BYTES);
+    }
+}
