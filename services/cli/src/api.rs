@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -61,6 +62,17 @@ impl Api {
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Result<T, CliError> {
         let request = self.request(Method::GET, path, query)?.timeout(ANSWER);
         self.answer(request).await
+    }
+
+    /// Asks, and hears by the way what the time is there.
+    pub async fn dated(&self, path: &str) -> Result<(Value, Option<Timestamp>), CliError> {
+        let response = self.send(self.request(Method::GET, path, NO_QUERY)?.timeout(ANSWER)).await?;
+        let date = response.headers().get(header::DATE).and_then(|date| date.to_str().ok());
+        let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()).map(|date| date.timestamp());
+        let body = response.bytes().await.map_err(|error| self.silent(&error))?;
+        let body = serde_json::from_slice(&body)
+            .map_err(|_| CliError::usage(format!("{} answers, but is not the API of Escapement", self.base)))?;
+        Ok((body, date))
     }
 
     /// Asks for something to be done.

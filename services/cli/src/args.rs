@@ -1,9 +1,13 @@
 //! What can be typed.
 
+mod people;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+pub use people::*;
 
 /// Escapement from a shell: start runs, watch them, answer them, and look after the system.
 #[derive(Debug, Parser)]
@@ -75,12 +79,27 @@ pub enum Command {
     Approve(ApproveArgs),
     /// Say no to a question
     Deny(DenyArgs),
+    /// What people allowed once and for all
+    #[command(subcommand)]
+    Standing(StandingCommand),
     /// Write to a running agent
     Say {
         /// The run
         run: String,
         /// What to say
         text: String,
+    },
+    /// Vouch for a text from outside, such as an address that a web page named: for it alone, in this run alone
+    Vouch {
+        /// The run
+        run: String,
+        /// The event (its number) that it came in with
+        from: u64,
+        /// The text, word for word
+        text: String,
+        /// Why it may be believed
+        #[arg(long, short)]
+        reason: String,
     },
     /// Hold a run
     Pause(ControlArgs),
@@ -106,6 +125,12 @@ pub enum Command {
     /// What could not be handled: dead letters
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// API tokens: who gets in
+    #[command(subcommand)]
+    Tokens(TokensCommand),
+    /// Who did what, when, from where
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// MCP servers
     #[command(subcommand)]
     Mcp(McpCommand),
@@ -270,6 +295,9 @@ pub struct ApproveArgs {
     /// Why, or the answer to a plain question
     #[arg(long, short)]
     pub reason: Option<String>,
+    /// Allow all calls of this shape from now on: same agent, same tool, same places, whatever the wording
+    #[arg(long, conflicts_with = "arguments")]
+    pub always: bool,
 }
 
 /// `esc deny`.
@@ -300,6 +328,9 @@ pub struct FreezeArgs {
     /// Lift it again
     #[arg(long, requires = "scope")]
     pub off: bool,
+    /// End the activities that run there as well; without it, they are listed and go on
+    #[arg(long, requires = "scope", conflicts_with = "off")]
+    pub stop: bool,
     /// Why
     #[arg(long, short, requires = "scope")]
     pub reason: Option<String>,

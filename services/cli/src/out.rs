@@ -31,6 +31,11 @@ impl Out {
         self.style
     }
 
+    /// Whether a program reads.
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// A line for people; nothing with `--json`.
     pub fn say(&self, line: impl AsRef<str>) {
         if !self.json {

@@ -59,16 +59,39 @@ fn show(approval: &Value, out: &Out) {
         };
         out.say(format!("{INDENT}{}", style.paint(Paint::Warn, words)));
     }
+    background(approval, out);
     for reason in approval.get("reasons").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
         out.say(format!("{INDENT}{}", style.paint(Paint::Dim, &format!("because {}", clean(reason)))));
     }
     if !text(approval, &["decided_by"]).is_empty() {
         let (by, words) = (text(approval, &["decided_by"]), text(approval, &["reason"]));
+        let by =
+            if text(approval, &["standing_id"]).is_empty() { by.to_owned() } else { format!("{by}, once and for all") };
         out.say(format!(
             "{INDENT}by {}{}",
-            clean(by),
+            clean(&by),
             if words.is_empty() { String::new() } else { format!(": {}", clean(words)) }
         ));
+    }
+}
+
+/// What the model said, and what it had before it.
+fn background(approval: &Value, out: &Out) {
+    let style = out.style();
+    let say = |what: &str, words: &str, paint| {
+        for line in wrap(&clean(&format!("{what}: {words}")), style.width() - INDENT.len()) {
+            out.say(format!("{INDENT}{}", style.paint(paint, &line)));
+        }
+    };
+    if !text(approval, &["said", "text"]).is_empty() {
+        say("the model said", text(approval, &["said", "text"]), Paint::Model);
+    }
+    for block in approval.get("evidence").and_then(Value::as_array).into_iter().flatten() {
+        let what = format!("it had seen, {}, from {}", text(block, &["trust"]), text(block, &["source"]));
+        say(&what, text(block, &["text"]), Paint::Dim);
+    }
+    if approval.get("may_be_standing").and_then(Value::as_bool) == Some(true) && text(approval, &["state"]) == "open" {
+        say("for all of this shape", "esc approve ID --always", Paint::Dim);
     }
 }
 
@@ -89,25 +112,26 @@ fn times(approval: &Value) -> String {
 /// Says yes.
 pub async fn approve(api: &Api, args: &ApproveArgs, out: &Out) -> Result<(), CliError> {
     let arguments = args.arguments.as_deref().map(|arguments| json_of(arguments, "the arguments")).transpose()?;
-    decide(api, &args.id, "approve", arguments, args.reason.as_deref(), out).await
+    let more = [("arguments", arguments), ("always", args.always.then_some(json!(true)))];
+    decide(api, &args.id, "approve", more, args.reason.as_deref(), out).await
 }
 
 /// Says no.
 pub async fn deny(api: &Api, args: &DenyArgs, out: &Out) -> Result<(), CliError> {
-    decide(api, &args.id, "deny", None, args.reason.as_deref(), out).await
+    decide(api, &args.id, "deny", [], args.reason.as_deref(), out).await
 }
 
 async fn decide(
     api: &Api,
     id: &str,
     decision: &str,
-    arguments: Option<Value>,
+    more: impl IntoIterator<Item = (&'static str, Option<Value>)>,
     reason: Option<&str>,
     out: &Out,
 ) -> Result<(), CliError> {
     let id = resolve(api, id).await?;
     let mut body = Map::from_iter([("decision".to_owned(), json!(decision))]);
-    body.extend(arguments.map(|arguments| ("arguments".to_owned(), arguments)));
+    body.extend(more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     body.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
     let answer: Value = api.post(&format!("/v1/approvals/{id}"), &body.into()).await?;
     let (paint, word) = if decision == "approve" { (Paint::Good, "approved") } else { (Paint::Bad, "denied") };

@@ -2,6 +2,7 @@
 
 mod agents;
 mod approvals;
+mod audit;
 mod dev;
 mod dlq;
 mod doctor;
@@ -15,13 +16,16 @@ mod publish;
 mod runs;
 mod schedules;
 mod schemas;
+mod standing;
 mod start;
 mod story;
+mod tokens;
 mod triggers;
 
 use std::io::Read;
 
 use clap::CommandFactory;
+use serde_json::json;
 
 use crate::{
     api::Api,
@@ -44,6 +48,10 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Approve(approve) => approvals::approve(&api()?, approve, out).await,
         Command::Deny(deny) => approvals::deny(&api()?, deny, out).await,
         Command::Say { run, text } => runs::say(&api()?, run, text, out).await,
+        Command::Vouch { run, from, text, reason } => {
+            let vouched = json!({"from": from, "text": text, "reason": reason});
+            runs::vouch(&api()?, run, &vouched, out).await
+        }
         Command::Pause(control) => runs::control(&api()?, "pause", control, out).await,
         Command::Resume(control) => runs::control(&api()?, "resume", control, out).await,
         Command::Cancel(control) => runs::control(&api()?, "cancel", control, out).await,
@@ -52,6 +60,9 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Agents(AgentsCommand::Apply { files }) => agents::apply(&api()?, files, out).await,
         Command::Agents(AgentsCommand::List) => agents::list(&api()?, out).await,
         Command::Schedules(command) => schedules::run(api, command, out).await,
+        Command::Standing(command) => standing::run(&api()?, command, out).await,
+        Command::Tokens(command) => tokens::run(&api()?, command, out).await,
+        Command::Audit(command) => audit::run(&api()?, command, out).await,
         Command::Dlq(DlqCommand::List { limit, cursor }) => dlq::list(*limit, *cursor, out).await,
         Command::Dlq(DlqCommand::Redrive { seqs, consumer, subject, all: _ }) => {
             dlq::redrive(seqs, consumer.clone(), subject.clone(), out).await
@@ -62,7 +73,7 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Policy(PolicyCommand::Test { file, policies }) => policies::test(file, policies, out),
         Command::Triggers(TriggersCommand::Test { event, agents }) => triggers::test(event, agents, out),
         Command::Dev(dev) => dev::run(dev, &args.door, out).await,
-        Command::Doctor(doctor) => doctor::run(&api()?, doctor, out).await,
+        Command::Doctor(doctor) => doctor::run(&api()?, doctor, !args.door.token.is_empty(), out).await,
         Command::Health { target } => health::run(target, out).await,
         Command::Migrate => migrate::run(out).await,
         Command::Schemas(schemas) => schemas::run(schemas, out),

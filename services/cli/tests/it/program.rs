@@ -3,7 +3,7 @@ use std::{
     process::{Command, Output},
 };
 
-fn repository() -> PathBuf {
+pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
