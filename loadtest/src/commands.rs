@@ -28,6 +28,7 @@ pub fn create(agent: &str, digest: &str) -> Command {
             sampled: false,
             trigger: None,
             parent: None,
+            roles: Vec::new(),
             tools: None,
         },
         hold: None,
@@ -69,12 +70,15 @@ fn outcome(state: &RunState, fill: impl FnOnce(&mut TurnOutcome)) -> Option<Comm
         say: Vec::new(),
         question: None,
         artifacts: Vec::new(),
+        memories: Vec::new(),
+        skills: Vec::new(),
         end: None,
         usage: Default::default(),
         trust: Trust::Operator,
         manifest: Default::default(),
         finish_reason: None,
         model_ms: 0,
+        failures: Vec::new(),
     };
     fill(&mut outcome);
     Some(Command::CommitTurn(Box::new(outcome)))

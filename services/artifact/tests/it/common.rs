@@ -78,6 +78,7 @@ impl World {
             sampled: false,
             trigger: None,
             parent: None,
+            roles: Vec::new(),
             tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
@@ -106,6 +107,9 @@ impl World {
             manifest: Manifest::default(),
             finish_reason: None,
             model_ms: 0,
+            memories: Vec::new(),
+            skills: Vec::new(),
+            failures: Vec::new(),
         };
         let key = format!("turn/{}", outcome.turn_id);
         let command = Command::CommitTurn(Box::new(outcome));

@@ -198,12 +198,15 @@ pub fn outcome(state: &RunState) -> TurnOutcome {
         say: vec![block("working on it")],
         question: None,
         artifacts: Vec::new(),
+        memories: Vec::new(),
+        skills: Vec::new(),
         end: None,
         usage: Usage { model_calls: 1, input_tokens: 100, output_tokens: 10, ..Usage::default() },
         trust: Trust::Operator,
         manifest: Manifest::default(),
         finish_reason: None,
         model_ms: 5,
+        failures: Vec::new(),
     }
 }
 
@@ -262,6 +265,7 @@ pub fn question(state: &RunState, call: CallId) -> Approval {
         binding: Binding::default(),
         trust: Trust::Untrusted,
         reasons: vec!["merging is for people".into()],
+        shown: Default::default(),
         expires_at: Timestamp::now().checked_add(jiff::SignedDuration::from_hours(1)).unwrap(),
     }
 }

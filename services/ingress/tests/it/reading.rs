@@ -40,7 +40,14 @@ async fn a_turn_tells_what_it_saw_said_did_and_cost() {
     assert_eq!((&open["status"], &open["saw"], &open["committed"]), (&json!("open"), &Value::Null, &json!([])));
 
     let manifest = Manifest {
-        sections: vec![Section { name: "facts".into(), trust: Trust::Operator, seqs: vec![1], tokens: 7, cut: None }],
+        sections: vec![Section {
+            name: "facts".into(),
+            trust: Trust::Operator,
+            seqs: vec![1],
+            sources: Vec::new(),
+            tokens: 7,
+            cut: None,
+        }],
         tokens: 7,
         budget: 100,
         digests: vec!["d".into()],

@@ -78,6 +78,7 @@ impl World {
             sampled: true,
             trigger: None,
             parent: None,
+            roles: Vec::new(),
             tools: None,
         };
         let run = RunId::mint();
@@ -215,12 +216,15 @@ fn outcome(state: &RunState, call_id: CallId) -> TurnOutcome {
         say: Vec::new(),
         question: None,
         artifacts: Vec::new(),
+        memories: Vec::new(),
+        skills: Vec::new(),
         end: None,
         usage: Usage::default(),
         trust: Trust::Operator,
         manifest: Manifest::default(),
         finish_reason: None,
         model_ms: 0,
+        failures: Vec::new(),
     }
 }
 

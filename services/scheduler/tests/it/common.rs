@@ -167,12 +167,15 @@ fn blank(turn_id: kernel::TurnId, based_on: kernel::Seq) -> TurnOutcome {
         say: Vec::new(),
         question: None,
         artifacts: Vec::new(),
+        memories: Vec::new(),
+        skills: Vec::new(),
         end: None,
         usage: Usage::default(),
         trust: Trust::Operator,
         manifest: Manifest::default(),
         finish_reason: None,
         model_ms: 0,
+        failures: Vec::new(),
     }
 }
 
@@ -195,6 +198,7 @@ pub async fn create(engine: &Engine, hold: Option<&str>) -> RunId {
         sampled: false,
         trigger: None,
         parent: None,
+        roles: Vec::new(),
         tools: None,
     };
     let create = CreateRun { created, hold: hold.map(str::to_owned) };

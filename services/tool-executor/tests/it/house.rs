@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tool_executor::Config;
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(40);
 
 pub struct House {
     pub stack: TestStack,
@@ -171,6 +171,7 @@ impl House {
             sampled: true,
             trigger: None,
             parent: None,
+            roles: vec!["user".to_owned()],
             tools: None,
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
@@ -206,12 +207,15 @@ impl House {
             say: Vec::new(),
             question: None,
             artifacts: Vec::new(),
+            memories: Vec::new(),
+            skills: Vec::new(),
             end: None,
             usage: Default::default(),
             trust: Trust::Operator,
             manifest: Default::default(),
             finish_reason: None,
             model_ms: 1,
+            failures: Vec::new(),
         };
         let key = format!("turn/{}", outcome.turn_id);
         self.submit(Role::Planner, run, Command::CommitTurn(Box::new(outcome)), &key).await;
@@ -222,8 +226,14 @@ impl House {
     }
 
     pub async fn decide(&self, run: RunId, approval_id: ApprovalId, edited: Option<(Value, String)>) {
-        let decision =
-            DecideApproval { approval_id, verdict: Verdict::Approve, edited, reason: None, by: "ann".to_owned() };
+        let decision = DecideApproval {
+            approval_id,
+            verdict: Verdict::Approve,
+            edited,
+            reason: None,
+            by: "ann".to_owned(),
+            standing: None,
+        };
         let key = format!("decide/{approval_id}");
         self.submit(Role::Approval, run, Command::DecideApproval(decision), &key).await;
     }
@@ -281,6 +291,24 @@ impl House {
                 let fire = Command::FireTimer(FireTimer { timer_id: *timer_id });
                 let _ = engine.submit(run, fire, format!("timer/{timer_id}"), Cause::default()).await;
             }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Plays the scheduler: rings for what nobody is at, as long as it is polled.
+    pub async fn keep_ringing(&self, run: RunId) -> std::convert::Infallible {
+        let outbox = self.engine(Role::Scheduler).await.outbox();
+        loop {
+            outbox.ring(run).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Waits until a frame of a call begins with this.
+    pub async fn frame(&self, call: CallId, begin: &str) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while !self.frames(call).iter().any(|frame| frame.payload.starts_with(begin.as_bytes())) {
+            assert!(tokio::time::Instant::now() < deadline, "no frame begins with {begin:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
