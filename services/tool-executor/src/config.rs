@@ -50,6 +50,11 @@ pub struct Config {
     /// Whether commands are confined to their files and kept from the network: `auto`, as far as the system can; `require`;
     /// `off`.
     pub confine: Confine,
+    /// Whether each command gets a control group, which bounds its processes and finds them all: `auto`, where one can be made;
+    /// `require`; `off`.
+    pub control_groups: Confine,
+    /// Folder of the control group (cgroup 2) below which those of commands are made; empty for the executor's own.
+    pub control_group: PathBuf,
     /// Absolute paths that every confined command may read and run programs of, beside the system's own and the folders of
     /// `PATH`: such as those of a language's tools.
     pub process_read: Vec<PathBuf>,
@@ -121,6 +126,8 @@ impl Default for Config {
             process_memory: 4 << 30,
             process_count: 1024,
             confine: Confine::Auto,
+            control_groups: Confine::Auto,
+            control_group: PathBuf::new(),
             process_read: Vec::new(),
             poll_shortest_ms: 1000,
             poll_longest_seconds: 120,

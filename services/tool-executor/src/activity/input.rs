@@ -4,9 +4,7 @@
 //! Each piece is handed over at most once: it is noted as sent before it is written, since a second "yes" may answer another
 //! question than the first. What a crash takes in between, the command still waits for, and that is noticed.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, Instant};
 
 use kernel::CallId;
@@ -23,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_secs(2);
 /// What is shown of the question, in bytes.
 const SHOWN: u64 = 1024;
+/// Bytes that a command is sent at most.
+const MOST: u64 = 16 << 20;
 /// How long a full pipe is waited for.
 const TAKE: Duration = Duration::from_secs(10);
 
@@ -40,11 +40,13 @@ pub(crate) struct Piece {
 
 /// Adds a piece, once. Whether it was there before.
 pub(super) fn add(files: &Files, piece: &Piece) -> io::Result<bool> {
-    let path = files.dir().join("in.log");
-    let mut file = OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)?;
+    let mut file = files.input_list()?;
     file.lock()?;
     let mut before = String::new();
-    file.read_to_string(&mut before)?;
+    (&file).take(MOST).read_to_string(&mut before)?;
+    if before.len() as u64 == MOST {
+        return Err(io::Error::other("more was sent to this command than it may be sent"));
+    }
     if before.lines().any(|line| serde_json::from_str::<Piece>(line).is_ok_and(|had| had.sender == piece.sender)) {
         return Ok(true);
     }
@@ -84,10 +86,10 @@ pub(super) async fn hand_over<F: Future<Output = ()>>(
 /// Hands over what was added and not sent.
 fn hand_over_pieces(files: &Files, call: CallId) -> io::Result<()> {
     let sent = files.input_sent();
-    let Ok(mut log) = File::open(files.dir().join("in.log")) else { return Ok(()) };
+    let mut log = files.input_list()?;
     log.seek(SeekFrom::Start(sent))?;
     let mut fresh = String::new();
-    log.read_to_string(&mut fresh)?;
+    log.take(MOST).read_to_string(&mut fresh)?;
     let mut at = sent;
     for line in fresh.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         at += line.len() as u64;
@@ -105,9 +107,7 @@ fn hand_over_pieces(files: &Files, call: CallId) -> io::Result<()> {
 }
 
 fn write_to(files: &Files, mut bytes: &[u8]) -> io::Result<()> {
-    // Without waiting: nobody may be there to read.
-    let options = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
-    let mut pipe = OpenOptions::new().write(true).custom_flags(options).open(files.dir().join("in"))?;
+    let mut pipe = files.input()?;
     let until = Instant::now() + TAKE;
     while !bytes.is_empty() {
         match pipe.write(bytes) {

@@ -1,11 +1,14 @@
 //! What a command may use: each of its processes by limits of the system, all of them together by looking now and then.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::process::Child;
 use std::time::Duration;
 
+use kernel::CallId;
+
 use super::files::Caps;
+use super::group::Group;
 
 /// How often it is looked what commands use, while there are any.
 pub(super) const LOOK: Duration = Duration::from_millis(250);
@@ -21,9 +24,14 @@ pub(crate) struct PerProcess {
     pub cpu: Option<Duration>,
 }
 
-/// Sets the limits of a process that waits for its start; what it starts has them too.
+/// So many times what a command may have, those may have together that share its user: other commands are among them.
 #[cfg(target_os = "linux")]
-pub(super) fn apply(child: &Child, limits: &PerProcess) -> io::Result<()> {
+const SHARED: u64 = 4;
+
+/// Sets the limits of a process that waits for its start; what it starts has them too. `processes` bounds, where nothing
+/// better does, how many its user may have beside those that there are now; 0 is no limit. Root is not bound by that.
+#[cfg(target_os = "linux")]
+pub(super) fn apply(child: &Child, limits: &PerProcess, processes: u64) -> io::Result<()> {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -40,6 +48,10 @@ pub(super) fn apply(child: &Child, limits: &PerProcess) -> io::Result<()> {
     if limits.file_bytes > 0 {
         set(Resource::Fsize, limits.file_bytes, limits.file_bytes)?;
     }
+    if processes > 0 {
+        let most = threads_of_user().saturating_add(processes.saturating_mul(SHARED));
+        set(Resource::Nproc, most, most)?;
+    }
     if let Some(cpu) = limits.cpu {
         let seconds = cpu.as_secs().max(1);
         // A signal that says so first; who ignores it is killed a second later.
@@ -50,8 +62,17 @@ pub(super) fn apply(child: &Child, limits: &PerProcess) -> io::Result<()> {
 
 /// Elsewhere the shell's own defaults hold.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn apply(_: &Child, _: &PerProcess) -> io::Result<()> {
+pub(super) fn apply(_: &Child, _: &PerProcess, _: u64) -> io::Result<()> {
     Ok(())
+}
+
+/// The threads of all processes of this process's user.
+#[cfg(target_os = "linux")]
+fn threads_of_user() -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let own = nix::unistd::getuid().as_raw();
+    let is_own = |pid: i32| std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| about.uid() == own);
+    listed().into_iter().filter(|process| is_own(process.pid)).map(|process| process.threads).sum()
 }
 
 /// What the processes of one command use together.
@@ -59,12 +80,14 @@ pub(super) fn apply(_: &Child, _: &PerProcess) -> io::Result<()> {
 pub(super) struct Used {
     pub processes: u64,
     pub memory: u64,
+    /// It was refused a process, as it had as many as it may.
+    pub refused: bool,
 }
 
 impl Used {
     /// Why the command has to end, if it uses more than it may.
     pub fn beyond(self, caps: &Caps) -> Option<&'static str> {
-        if caps.processes > 0 && self.processes > caps.processes {
+        if self.refused || (caps.processes > 0 && self.processes > caps.processes) {
             Some("process_cap")
         } else if caps.memory > 0 && self.memory > caps.memory {
             Some("memory_cap")
@@ -84,29 +107,46 @@ struct Listed {
     resident: u64,
 }
 
-/// What the process groups of these leaders use, with all that descends from them.
-pub(super) fn used(leaders: &HashSet<i32>) -> HashMap<i32, Used> {
-    sum(&listed(), leaders)
+/// What is looked at for one command.
+#[derive(Clone, Debug)]
+pub(super) struct Command {
+    pub call: CallId,
+    /// The process id of its supervisor, which leads its process group and session.
+    pub leader: Option<i32>,
+    pub group: Group,
 }
 
-fn sum(processes: &[Listed], leaders: &HashSet<i32>) -> HashMap<i32, Used> {
+/// What each of these commands uses.
+pub(super) fn used(commands: &[Command]) -> HashMap<CallId, Used> {
+    let placed =
+        commands.iter().flat_map(|command| command.group.processes().into_iter().map(|pid| (pid, command.call)));
+    let leaders = commands.iter().filter_map(|command| Some((command.leader?, command.call)));
+    let mut sums = sum(&listed(), &leaders.collect(), &placed.collect());
+    for command in commands.iter().filter(|command| command.group.refused()) {
+        sums.entry(command.call).or_default().refused = true;
+    }
+    sums
+}
+
+/// By what each process is: placed in a group, of a leader's process group, or descending from either.
+fn sum(processes: &[Listed], leaders: &HashMap<i32, CallId>, placed: &HashMap<i32, CallId>) -> HashMap<CallId, Used> {
     let by_pid: HashMap<_, _> = processes.iter().map(|process| (process.pid, process)).collect();
-    let leader_of = |process: &Listed| {
+    let call_of = |process: &Listed| {
         let mut at = Some(process);
         // A list that was read while it changed might have a circle in it.
         for _ in 0..64 {
             let process = at?;
-            if leaders.contains(&process.group) {
-                return Some(process.group);
+            if let Some(call) = placed.get(&process.pid).or_else(|| leaders.get(&process.group)) {
+                return Some(*call);
             }
             at = by_pid.get(&process.parent).copied();
         }
         None
     };
-    let mut sums: HashMap<i32, Used> = HashMap::new();
+    let mut sums: HashMap<CallId, Used> = HashMap::new();
     for process in processes {
-        if let Some(leader) = leader_of(process) {
-            let used = sums.entry(leader).or_default();
+        if let Some(call) = call_of(process) {
+            let used = sums.entry(call).or_default();
             used.processes += process.threads;
             used.memory += process.resident;
         }
@@ -148,10 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_left_the_group_counts_as_long_as_it_descends_from_it() {
+    fn a_process_that_left_the_group_counts_as_long_as_it_descends_from_it_or_is_in_the_control_group() {
         let list = [process(1, 0, 1), process(10, 1, 10), process(11, 10, 10), process(12, 11, 12), process(20, 1, 20)];
-        let sums = sum(&list, &HashSet::from([10, 30]));
-        assert_eq!(sums, HashMap::from([(10, Used { processes: 3, memory: 30 })]));
+        let (call, other) = (CallId::mint(), CallId::mint());
+        let leaders = HashMap::from([(10, call), (30, other)]);
+        let used = |processes, memory| Used { processes, memory, refused: false };
+        assert_eq!(sum(&list, &leaders, &HashMap::new()), HashMap::from([(call, used(3, 30))]));
+        let placed = HashMap::from([(20, other)]);
+        assert_eq!(sum(&list, &leaders, &placed), HashMap::from([(call, used(3, 30)), (other, used(1, 10))]));
     }
 
     #[test]
@@ -168,9 +212,12 @@ mod tests {
     #[test]
     fn what_is_beyond_has_a_word() {
         let caps = Caps { output: 0, processes: 5, memory: 100 };
-        assert_eq!(Used { processes: 5, memory: 100 }.beyond(&caps), None);
-        assert_eq!(Used { processes: 6, memory: 0 }.beyond(&caps), Some("process_cap"));
-        assert_eq!(Used { processes: 1, memory: 101 }.beyond(&caps), Some("memory_cap"));
-        assert_eq!(Used { processes: 9, memory: 900 }.beyond(&Caps::default()), None);
+        let used = |processes, memory| Used { processes, memory, refused: false };
+        assert_eq!(used(5, 100).beyond(&caps), None);
+        assert_eq!(used(6, 0).beyond(&caps), Some("process_cap"));
+        assert_eq!(used(1, 101).beyond(&caps), Some("memory_cap"));
+        assert_eq!(used(9, 900).beyond(&Caps::default()), None);
+        // The system counts every moment, and this does not.
+        assert_eq!(Used { refused: true, ..used(1, 0) }.beyond(&caps), Some("process_cap"));
     }
 }

@@ -5,6 +5,8 @@
 //! completed: its exit frame does, and the observer concludes from it.
 
 mod files;
+mod follower;
+mod group;
 mod input;
 mod limits;
 mod processes;
@@ -13,7 +15,7 @@ mod remote;
 mod supervisor;
 mod tail;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,10 +24,9 @@ use std::time::Duration;
 use bus::Publisher;
 use engine::{Engine, Lease};
 use jiff::Timestamp;
-use kernel::call::{Call, Exit};
-use kernel::command::{Command, ProgressCall};
+use kernel::call::Call;
 use kernel::units::later;
-use kernel::{Block, CallId, Cause, RunId, RunState, TenantId, Trust};
+use kernel::{CallId, RunId, RunState, TenantId};
 use service::Shutdown;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -35,16 +36,18 @@ use crate::confine::Confinement;
 use crate::secrets::Secrets;
 use crate::workspace::{Workspace, Workspaces};
 use files::{Files, Home, Meta};
-use tail::{Follow, Tail};
+use follower::{Follower, Registered};
+use processes::Processes;
+use tail::Follow;
 
 pub(crate) use files::Caps;
+pub(crate) use group::Groups;
+pub use group::NoGroups;
 pub(crate) use input::Piece;
 pub(crate) use limits::PerProcess;
 pub(crate) use remote::{Elsewhere, handle};
 pub(crate) use supervisor::ProcessCommand;
 
-/// How often it is looked up whether the run still wants an activity, in case the doorbell was not heard.
-const STILL_WANTED: Duration = Duration::from_secs(5);
 /// How long after its time-out an activity of an unreachable machine is taken for lost.
 const FOREIGN_MARGIN: Duration = Duration::from_secs(60);
 
@@ -109,6 +112,7 @@ struct Inner {
     workspaces: Workspaces,
     limits: ActivityLimits,
     confinement: Confinement,
+    groups: Groups,
     secrets: Secrets,
     shutdown: Shutdown,
     room: Arc<Semaphore>,
@@ -123,6 +127,8 @@ struct Live {
     caps: Caps,
     /// Told why the command has to end, if it uses more than it may.
     beyond: watch::Sender<Option<&'static str>>,
+    /// Whose and about what events call back, and what is rung then.
+    callback: Option<(TenantId, String, Arc<Notify>)>,
 }
 
 /// Room for one more activity.
@@ -142,27 +148,6 @@ pub(crate) fn send(workspace: &Workspace, call: CallId, piece: &Piece) -> io::Re
     Ok(true)
 }
 
-/// What keeps one follower going.
-struct Follower {
-    activities: Activities,
-    activity: Activity,
-    files: Files,
-    lease: Lease,
-    wanted: CancellationToken,
-    beyond: watch::Receiver<Option<&'static str>>,
-    held: Held,
-    /// Why it is to be ended, for whoever asks about one that goes on elsewhere.
-    ending: Option<watch::Sender<Option<&'static str>>>,
-    _registered: Registered,
-    _room: Option<Room>,
-}
-
-/// Keeps an activity in the list of those that are followed.
-struct Registered {
-    activities: Activities,
-    call: CallId,
-}
-
 impl Activities {
     /// None yet.
     #[must_use]
@@ -171,15 +156,26 @@ impl Activities {
         publisher: Publisher,
         workspaces: Workspaces,
         limits: ActivityLimits,
-        confinement: Confinement,
+        bounds: (Confinement, Groups),
         secrets: Secrets,
         shutdown: Shutdown,
     ) -> Self {
         let room = Arc::new(Semaphore::new(limits.concurrent));
         let live = Mutex::default();
         let closing = shutdown.closing();
-        let inner =
-            Arc::new(Inner { engine, publisher, workspaces, limits, confinement, secrets, shutdown, room, live });
+        let (confinement, groups) = bounds;
+        let inner = Arc::new(Inner {
+            engine,
+            publisher,
+            workspaces,
+            limits,
+            confinement,
+            groups,
+            secrets,
+            shutdown,
+            room,
+            live,
+        });
         let watching = watch_use(Arc::downgrade(&inner));
         inner.shutdown.spawn_background(closing.run_until_cancelled_owned(watching));
         Self { inner }
@@ -189,6 +185,12 @@ impl Activities {
     #[must_use]
     pub fn room(&self) -> Option<Room> {
         self.inner.room.clone().try_acquire_owned().ok().map(Room)
+    }
+
+    /// Whether there is room for one more.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.inner.room.available_permits() > 0
     }
 
     /// Starts the command of a call whose `tool.started` is committed, and follows it as long as the lease is held.
@@ -206,7 +208,9 @@ impl Activities {
         files.create(&meta)?;
         let lock = files.lock()?.ok_or_else(|| io::Error::other("somebody follows this activity already"))?;
         let exited = Arc::new(Notify::new());
-        supervisor::spawn(activity.call, files.dir(), command, &self.inner.confinement, exited.clone()).await?;
+        let group = self.inner.groups.of(activity.call);
+        supervisor::spawn(activity.call, &files.dir(), command, &self.inner.confinement, &group, exited.clone())
+            .await?;
         let follow = self.follow(activity, files, &meta, lock, exited);
         self.keep_following(follow, lease, held, Some(room), None);
         Ok(())
@@ -285,6 +289,23 @@ impl Activities {
         }
     }
 
+    /// Ends those of these calls that this executor follows.
+    pub fn cancel_calls(&self, calls: &[CallId]) {
+        let live = self.live();
+        for live in calls.iter().filter_map(|call| live.get(call)) {
+            live.wanted.cancel();
+        }
+    }
+
+    /// An outside event has come about a resource: what goes on elsewhere and is known by it is asked how it stands.
+    pub fn called_back(&self, tenant: &TenantId, resource: &str) {
+        for (whose, about, news) in self.live().values().filter_map(|live| live.callback.as_ref()) {
+            if whose == tenant && about == resource {
+                news.notify_one();
+            }
+        }
+    }
+
     /// Whether this executor follows the call.
     #[must_use]
     pub fn follows(&self, call: CallId) -> bool {
@@ -324,6 +345,7 @@ impl Activities {
         // A file from before there were caps has none in it.
         let caps = if meta.caps == Caps::default() { self.inner.limits.caps } else { meta.caps };
         Follow {
+            processes: Processes::new(activity.call, &files, self.inner.groups.of(activity.call)),
             files,
             activity,
             publisher: self.inner.publisher.clone(),
@@ -353,7 +375,11 @@ impl Activities {
             files: files.clone(),
             caps: follow.caps,
             beyond: follow.beyond.clone(),
+            callback: elsewhere
+                .as_ref()
+                .and_then(|asks| Some((asks.tenant.clone(), asks.callback.clone()?, asks.news.clone()))),
         };
+        let processes = follow.processes.clone();
         let beyond = follow.beyond.subscribe();
         self.live().insert(activity.call, live);
         let _registered = Registered { activities: self.clone(), call: activity.call };
@@ -365,8 +391,19 @@ impl Activities {
             }
             None => (None, None),
         };
-        let follower =
-            Follower { activities, activity, files, lease, wanted, beyond, held, ending, _registered, _room: room };
+        let follower = Follower {
+            activities,
+            activity,
+            files,
+            processes,
+            lease,
+            wanted,
+            beyond,
+            held,
+            ending,
+            _registered,
+            _room: room,
+        };
         self.inner.shutdown.spawn(follower.run(follow, asks));
         metrics::gauge!("tool_executor_activities").set(self.live().len() as f64);
     }
@@ -387,11 +424,11 @@ async fn watch_use(inner: Weak<Inner>) {
         if followed.is_empty() {
             continue;
         }
+        let groups = inner.groups.clone();
         let looking = tokio::task::spawn_blocking(move || {
-            let leaders: HashMap<_, _> =
-                followed.into_iter().filter_map(|(call, files)| Some((files.pid()?, call))).collect();
-            let used = limits::used(&leaders.keys().copied().collect::<HashSet<_>>());
-            used.into_iter().map(|(leader, used)| (leaders[&leader], used)).collect::<Vec<_>>()
+            let of =
+                |(call, files): (CallId, Files)| limits::Command { call, leader: files.pid(), group: groups.of(call) };
+            limits::used(&followed.into_iter().map(of).collect::<Vec<_>>())
         });
         for (call, used) in looking.await.unwrap_or_default() {
             if let Some(live) = inner.live().get(&call)
@@ -409,122 +446,10 @@ impl std::fmt::Debug for Activities {
     }
 }
 
-impl Follower {
-    /// Follows until the activity's end is published, or the lease is lost, or this executor stops: then the command goes
-    /// on, and whoever takes the lease follows it.
-    async fn run(self, follow: Follow, asks: Option<impl Future<Output = ()>>) {
-        let call = self.activity.call;
-        let stopping = self.activities.inner.shutdown.stopping();
-        let following = async { Tail::begin(follow).await?.follow().await };
-        let outcome = tokio::select! {
-            outcome = following => Some(outcome),
-            () = self.lease.lost() => None,
-            () = stopping.cancelled() => None,
-            never = self.guard() => match never {},
-            never = asked(asks) => match never {},
-            never = self.input() => match never {},
-        };
-        match outcome {
-            Some(Ok(exit)) => self.ended(&exit),
-            Some(Err(error)) => {
-                tracing::error!(run_id = %self.activity.run, %call, %error, "an activity can't be followed; it will be taken up again");
-            }
-            None => tracing::info!(run_id = %self.activity.run, %call, "letting go of an activity, which goes on"),
-        }
-        self.held.release().await;
-        self.lease.release().await;
-    }
-
-    /// Hands over what is sent to the command, and tells when it waits for something.
-    async fn input(&self) -> std::convert::Infallible {
-        // The pipe is made before the command is started, or never.
-        if !self.files.takes_input() {
-            return std::future::pending().await;
-        }
-        let Activity { run, call, ref tool, .. } = self.activity;
-        let (engine, source) = (&self.activities.inner.engine, format!("tool:{tool}/{call}"));
-        let asks = |name: String, words: String| {
-            let asks = Some(Block::new(words, Trust::Untrusted, source.clone()));
-            let command = Command::ProgressCall(Box::new(ProgressCall { asks, ..ProgressCall::of(call) }));
-            let cause = Cause { service: "tool-executor".to_owned(), ..Cause::default() };
-            async move {
-                if let Err(error) = engine.submit(run, command, format!("{call}/{name}"), cause).await {
-                    tracing::warn!(%call, %error, "that a command waits for input could not be told");
-                }
-            }
-        };
-        input::hand_over(self.files.clone(), call, asks).await
-    }
-
-    fn ended(&self, exit: &Exit) {
-        let Activity { run, call, tool, .. } = &self.activity;
-        tracing::info!(run_id = %run, %call, tool, reason = exit.reason, code = ?exit.code, signal = ?exit.signal, bytes = exit.bytes, "an activity ended");
-        let labels = [("tool", tool.clone()), ("outcome", exit.reason.clone())];
-        metrics::counter!("tool_executor_activities_ended_total", &labels).increment(1);
-    }
-
-    /// Ends the command when there is a reason to. Its exit is found and published by the tail, as any other.
-    async fn guard(&self) -> std::convert::Infallible {
-        let mut beyond = self.beyond.clone();
-        let reason = tokio::select! {
-            () = self.wanted.cancelled() => "cancelled",
-            () = self.no_longer_wanted() => "cancelled",
-            () = until(self.activity.deadline) => "timeout",
-            Ok(reason) = beyond.wait_for(Option::is_some) => reason.unwrap_or("output_cap"),
-        };
-        let grace = match reason {
-            // Whoever multiplies uses every moment for more.
-            "process_cap" | "memory_cap" => Duration::ZERO,
-            _ => self.activities.inner.limits.kill_grace,
-        };
-        match &self.ending {
-            // It is ended where it goes on, and its end is found there.
-            Some(ending) => {
-                ending.send_replace(Some(reason));
-            }
-            None => tail::end(&self.files, &self.activity, reason, grace).await,
-        }
-        std::future::pending().await
-    }
-
-    /// Waits until the run is ending or does not know the call any more.
-    async fn no_longer_wanted(&self) {
-        loop {
-            tokio::time::sleep(STILL_WANTED).await;
-            match self.activities.inner.engine.load(self.activity.run).await {
-                Ok(Some(state)) if state.ending.is_none() && state.calls.contains_key(&self.activity.call) => {}
-                Ok(_) => return,
-                // Nothing is known: let it go on.
-                Err(error) => tracing::debug!(%error, "could not look up whether an activity is still wanted"),
-            }
-        }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.activities.live().remove(&self.call);
-        metrics::gauge!("tool_executor_activities").set(self.activities.live().len() as f64);
-    }
-}
-
 /// Whether this process can tell what became of an activity: it is over, its processes are in sight, or they must be gone.
 fn can_judge(home: &Home, files: &Files, deadline: Timestamp) -> bool {
     let here = Home::here();
     let restarted = home.host == here.host;
     let overdue = deadline.checked_add(FOREIGN_MARGIN).is_ok_and(|until| Timestamp::now() > until);
     files.exit_status().is_some() || home.pids == here.pids || restarted || overdue
-}
-
-/// Asks to the end; what comes of it is in the files.
-async fn asked(asks: Option<impl Future<Output = ()>>) -> std::convert::Infallible {
-    if let Some(asks) = asks {
-        asks.await;
-    }
-    std::future::pending().await
-}
-
-async fn until(time: Timestamp) {
-    let left = time.duration_since(Timestamp::now());
-    tokio::time::sleep(Duration::try_from(left).unwrap_or_default()).await;
 }

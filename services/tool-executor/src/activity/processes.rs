@@ -1,22 +1,40 @@
 //! Finding and ending the processes of a call, children that detached themselves included.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use kernel::CallId;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
+use super::files::Files;
+use super::group::Group;
 use super::supervisor::MARK;
 
 /// How long processes that were killed may take to vanish.
 const VANISH: Duration = Duration::from_secs(5);
 /// Pause between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(50);
-/// So many processes are not ended one by one, since they multiply meanwhile, but with their whole group at once, the
-/// supervisor included.
-const SWARM: usize = 64;
+/// Looks in a row for processes that still multiply, until those that were found are killed.
+const STOPS: usize = 200;
+
+/// All that belongs to one call.
+#[derive(Clone, Debug)]
+pub(super) struct Processes {
+    call: CallId,
+    files: Files,
+    group: Group,
+}
+
+/// Who is left alone when processes are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spare {
+    /// The supervisor, which then records how its command ended.
+    Supervisor,
+    /// Nobody: it has been recorded, and whoever passes for the supervisor now has nothing left to do.
+    Nobody,
+}
 
 /// Whether process `pid` is alive and belongs to the call: a process id alone may be somebody else's by now.
 pub(super) fn belongs(pid: i32, call: CallId) -> bool {
@@ -25,42 +43,10 @@ pub(super) fn belongs(pid: i32, call: CallId) -> bool {
         .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()))
 }
 
-/// The processes of a call but its supervisor: all that carry its mark, all in the supervisor's group, all that write to its
-/// output, and all that descend from any of these. One that threw off its mark, its group, its output and its parents at once
-/// is none of ours any more, as far as anybody can tell without a control group.
-pub(super) fn members(call: CallId, supervisor: Option<i32>, output: &Path) -> Vec<i32> {
-    let supervisor = supervisor.filter(|pid| belongs(*pid, call));
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let processes: Vec<_> = processes
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Some((pid, relations(pid)?)))
-        .collect();
-    let marked = |pid: i32, relations: Relations| {
-        belongs(pid, call)
-            || supervisor.is_some_and(|group| relations.group == group)
-            || [1, 2].iter().any(|fd| has_open(pid, *fd, output))
-    };
-    let mut found: BTreeSet<i32> =
-        processes.iter().filter(|(pid, relations)| marked(*pid, *relations)).map(|(pid, _)| *pid).collect();
-    loop {
-        let before = found.len();
-        let descends = |(_, relations): &&(i32, Relations)| found.contains(&relations.parent);
-        let more: Vec<i32> = processes.iter().filter(descends).map(|(pid, _)| *pid).collect();
-        found.extend(more);
-        if found.len() == before {
-            break;
-        }
-    }
-    // What it runs as is not what it is: this process is no child of its own.
-    let own = i32::try_from(std::process::id()).unwrap_or_default();
-    found.into_iter().filter(|pid| Some(*pid) != supervisor && *pid != own).collect()
-}
-
 /// Whether a process of the call is in the middle of reading what comes through the pipe of its input. Not known where the
 /// system does not tell.
 pub(super) fn reads_input(call: CallId, pipe: &Path) -> bool {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
-    processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).any(|pid| {
+    pids().any(|pid| {
         let reads = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
             let mut words = call.split(' ');
@@ -73,79 +59,196 @@ pub(super) fn reads_input(call: CallId, pipe: &Path) -> bool {
 /// The number of the system call `read`.
 const READ: &str = if cfg!(target_arch = "x86_64") { "0" } else { "63" };
 
+fn pids() -> impl Iterator<Item = i32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten();
+    processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
 /// Whether this file descriptor of a process is this file.
 fn has_open(pid: i32, fd: u32, file: &Path) -> bool {
     std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).is_ok_and(|open| open == file)
 }
 
 /// Where a live process stands among others.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Relations {
     parent: i32,
     group: i32,
+    session: i32,
 }
 
 fn relations(pid: i32) -> Option<Relations> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may hold anything; behind its closing bracket come state, parent, group.
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// None for one that has ended and only waits to be noticed.
+fn parse(stat: &str) -> Option<Relations> {
+    // The command's name may hold anything; behind its closing bracket come state, parent, group, session.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let zombie = fields.next() == Some("Z");
+    let zombie = matches!(fields.next(), Some("Z" | "X"));
     let mut number = || fields.next()?.parse().ok();
-    let (parent, group) = (number()?, number()?);
-    (!zombie).then_some(Relations { parent, group })
+    let (parent, group, session) = (number()?, number()?, number()?);
+    (!zombie).then_some(Relations { parent, group, session })
 }
 
-/// Ends all processes of a call but the supervisor, which then records how: TERM, after `grace` KILL. Whatever is left
-/// alive after that can't be killed, and is said.
-pub(super) async fn terminate(call: CallId, supervisor: Option<i32>, output: PathBuf, grace: Duration) {
-    if gone_after(call, supervisor, &output, Signal::SIGTERM, grace, false).await {
-        return;
-    }
-    if !gone_after(call, supervisor, &output, Signal::SIGKILL, VANISH, true).await {
-        tracing::error!(%call, "processes of an activity can't be killed");
-    }
-}
-
-/// Kills the supervisor itself: for one that does not record the end of its command.
-pub(super) fn kill_supervisor(call: CallId, supervisor: Option<i32>) {
-    if let Some(pid) = supervisor.filter(|pid| belongs(*pid, call)) {
-        // It may have ended just now.
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    }
-}
-
-/// Sends a signal, once or at every look, until no process is left or the time is over.
-async fn gone_after(
-    call: CallId,
-    supervisor: Option<i32>,
-    output: &Path,
-    signal: Signal,
-    within: Duration,
-    again: bool,
-) -> bool {
-    let deadline = tokio::time::Instant::now() + within;
-    let mut told = Vec::new();
+/// Those that are found, and all that descend from them.
+fn with_descendants(mut found: BTreeSet<i32>, all: &[(i32, Relations)]) -> BTreeSet<i32> {
     loop {
-        let output = output.to_owned();
-        let left = tokio::task::spawn_blocking(move || members(call, supervisor, &output)).await.unwrap_or_default();
-        if left.is_empty() {
-            return true;
+        let before = found.len();
+        let descends = |(_, relations): &&(i32, Relations)| found.contains(&relations.parent);
+        let more: Vec<i32> = all.iter().filter(descends).map(|(pid, _)| *pid).collect();
+        found.extend(more);
+        if found.len() == before {
+            return found;
         }
-        let swarm = left.len() > SWARM;
-        if let Some(group) = supervisor.filter(|pid| swarm && signal == Signal::SIGKILL && belongs(*pid, call)) {
-            let _ = killpg(Pid::from_raw(group), signal);
+    }
+}
+
+fn send(pid: i32, signal: Signal) {
+    // It may have ended just now.
+    let _ = kill(Pid::from_raw(pid), signal);
+}
+
+impl Processes {
+    pub fn new(call: CallId, files: &Files, group: Group) -> Self {
+        Self { call, files: files.clone(), group }
+    }
+
+    /// The supervisor, while it lives.
+    pub fn supervisor(&self) -> Option<i32> {
+        self.files.pid().filter(|pid| belongs(*pid, self.call))
+    }
+
+    /// Ends all processes of the call: TERM, after `grace` KILL, for good. Whatever is left alive after that can't be killed,
+    /// and is said. Without a grace nobody is asked first.
+    pub async fn terminate(&self, grace: Duration, spare: Spare) {
+        if !grace.is_zero() && self.gone_after(Signal::SIGTERM, grace, spare).await {
+            return;
         }
-        for pid in left.iter().filter(|pid| again || !told.contains(*pid)) {
-            // It may have ended just now.
-            let _ = kill(Pid::from_raw(*pid), signal);
+        let (own, held) = (self.clone(), self.group.hold());
+        let stopping = move || {
+            if !held {
+                own.stop(spare)
+            }
+        };
+        let _ = tokio::task::spawn_blocking(stopping).await;
+        let gone = self.gone_after(Signal::SIGKILL, VANISH, spare).await;
+        if held {
+            self.group.let_go();
         }
-        told = left;
-        if tokio::time::Instant::now() >= deadline {
-            return false;
+        if !held && let Some(supervisor) = self.supervisor() {
+            send(supervisor, Signal::SIGCONT);
         }
-        // A swarm outside the group is only outrun.
-        if !swarm {
+        if !gone {
+            tracing::error!(call = %self.call, "processes of an activity can't be killed");
+        }
+    }
+
+    /// Whether the command was refused a process, as it had as many as it may.
+    pub fn refused(&self) -> bool {
+        self.group.refused()
+    }
+
+    /// Kills the supervisor itself: for one that does not record the end of its command.
+    pub fn kill_supervisor(&self) {
+        if let Some(pid) = self.supervisor() {
+            send(pid, Signal::SIGKILL);
+        }
+    }
+
+    /// Gives up what was kept for the call in the system, once its last process is gone.
+    pub async fn clear(&self) {
+        let deadline = tokio::time::Instant::now() + VANISH;
+        // The supervisor may be about to end.
+        while !self.group.remove() && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// All that are in the call's control group, that carry its mark, are of the supervisor's session or group, write to its
+    /// output, or descend from any of these. Without a control group, one that threw off all of that at once, and whose
+    /// supervisor is gone, is none of ours any more as far as anybody can tell.
+    fn members(&self, spare: Spare) -> BTreeSet<i32> {
+        let (supervisor, output) = (self.supervisor(), self.files.output_path());
+        let all: Vec<_> = pids().filter_map(|pid| Some((pid, relations(pid)?))).collect();
+        let grouped = self.group.processes();
+        let is_kin = |pid: i32, relations: Relations| {
+            grouped.contains(&pid)
+                || supervisor.is_some_and(|own| [pid, relations.group, relations.session].contains(&own))
+                || belongs(pid, self.call)
+                || [1, 2].iter().any(|fd| has_open(pid, *fd, &output))
+        };
+        let found = all.iter().filter(|(pid, relations)| is_kin(*pid, *relations)).map(|(pid, _)| *pid).collect();
+        let mut found = with_descendants(found, &all);
+        // What it runs as is not what it is: this process is no child of its own.
+        found.remove(&i32::try_from(std::process::id()).unwrap_or_default());
+        if spare == Spare::Supervisor
+            && let Some(supervisor) = supervisor
+        {
+            found.remove(&supervisor);
+        }
+        found
+    }
+
+    /// Stops processes where no control group holds them, until a look finds none that was not stopped before: who is
+    /// stopped makes no more of them. The supervisor's group is stopped at a stroke, which no process in the middle of
+    /// making another escapes.
+    fn stop(&self, spare: Spare) {
+        let mut stopped = BTreeSet::new();
+        for _ in 0..STOPS {
+            if let Some(supervisor) = self.supervisor() {
+                let _ = killpg(Pid::from_raw(supervisor), Signal::SIGSTOP);
+            }
+            let found = self.members(spare);
+            let fresh: Vec<_> = found.difference(&stopped).copied().collect();
+            if fresh.is_empty() {
+                return;
+            }
+            fresh.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
+            stopped.extend(fresh);
+        }
+    }
+
+    /// Sends a signal until no process is left or the time is over; TERM only once to each.
+    async fn gone_after(&self, signal: Signal, within: Duration, spare: Spare) -> bool {
+        let deadline = tokio::time::Instant::now() + within;
+        let mut told = BTreeSet::new();
+        loop {
+            let own = self.clone();
+            let left = tokio::task::spawn_blocking(move || own.members(spare)).await.unwrap_or_default();
+            if left.is_empty() {
+                return true;
+            }
+            for pid in left.iter().filter(|pid| signal == Signal::SIGKILL || !told.contains(*pid)) {
+                send(*pid, signal);
+            }
+            told = left;
+            if tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(parent: i32, group: i32) -> Relations {
+        Relations { parent, group, session: group }
+    }
+
+    #[test]
+    fn who_descends_from_one_that_is_found_is_found() {
+        let all = [(10, of(1, 10)), (13, of(12, 13)), (11, of(10, 10)), (12, of(11, 12)), (20, of(1, 20))];
+        assert_eq!(with_descendants(BTreeSet::from([11]), &all), BTreeSet::from([11, 12, 13]));
+    }
+
+    #[test]
+    fn what_has_ended_is_nobody() {
+        assert_eq!(parse("7 (a) Z b) S 3 4 5 0 -1"), Some(Relations { parent: 3, group: 4, session: 5 }));
+        assert_eq!(parse("7 (sh) Z 3 4 5 0 -1"), None);
+        assert_eq!(parse("nonsense"), None);
     }
 }

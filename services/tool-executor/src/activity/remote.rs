@@ -3,7 +3,11 @@
 //! What they answer becomes the output of the call, a line for each change, in the same files as a command's: so it is
 //! published, followed and taken up again as any other. Nothing of it is in this process but the questions; whoever has the
 //! handle, which is in the log, can ask them.
+//!
+//! An event from outside may call back: then it is asked at once how it stands, instead of when its time comes. What the event
+//! says is not believed, and one that is lost costs no more than that time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Pace, Standing};
@@ -13,7 +17,7 @@ use kernel::call::ErrorClass;
 use kernel::tool::HttpRequest;
 use kernel::{CallId, RunId, TenantId, Trust, excerpt};
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::files::Files;
@@ -27,6 +31,8 @@ const ASK_WITHIN: Duration = Duration::from_secs(30);
 const LINE: usize = 4096;
 /// Answers in a row that it is not there, before it counts as gone.
 const GONE_AFTER: u32 = 3;
+/// Least time between two questions that events ask for: anybody may send many.
+const NEWS_EVERY: Duration = Duration::from_millis(500);
 
 /// All that it takes to ask about an activity that goes on elsewhere.
 pub(crate) struct Elsewhere {
@@ -45,6 +51,10 @@ pub(crate) struct Elsewhere {
     pub started: Timestamp,
     pub deadline: Timestamp,
     pub pace: Pace,
+    /// The resource about which events call back.
+    pub callback: Option<String>,
+    /// Rung when one does.
+    pub news: Arc<Notify>,
 }
 
 /// How it stands, by its own words.
@@ -105,9 +115,16 @@ impl Elsewhere {
             let pause = self.pause(dense_from.elapsed(), reason.is_some(), number);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
+                () = self.news() => metrics::counter!("tool_executor_callbacks_total").increment(1),
                 Ok(()) = ending.changed() => {}
             }
         }
+    }
+
+    /// Waits until an event calls back, but not just after a question.
+    async fn news(&self) {
+        tokio::time::sleep(NEWS_EVERY).await;
+        self.news.notified().await;
     }
 
     fn pause(&self, dense_for: Duration, ends: bool, number: u64) -> Duration {

@@ -14,6 +14,7 @@ use nix::unistd::mkfifo;
 use tokio::sync::{Notify, oneshot};
 
 use super::files::Caps;
+use super::group::Group;
 use super::limits;
 use crate::confine::{Bounds, Confinement};
 
@@ -41,7 +42,7 @@ pub(crate) struct ProcessCommand {
     pub input: bool,
 }
 
-/// Starts the supervisor in a process group of its own. Its folder must exist. `exited` is rung when it has ended.
+/// Starts the supervisor in a session and a control group of its own. Its folder must exist. `exited` is rung when it has ended.
 ///
 /// A thread of its own is confined and starts it, since what is started has the bounds of the thread that starts it; then it
 /// only waits. How the command ended is in its files; waiting takes it off the process table.
@@ -50,12 +51,13 @@ pub(super) async fn spawn(
     dir: &Path,
     command: &ProcessCommand,
     confinement: &Confinement,
+    group: &Group,
     exited: Arc<Notify>,
 ) -> io::Result<()> {
     let (told, started) = oneshot::channel();
-    let (dir, command, confinement) = (dir.to_owned(), command.clone(), confinement.clone());
+    let (dir, command, confinement, group) = (dir.to_owned(), command.clone(), confinement.clone(), group.clone());
     std::thread::Builder::new().name("activity".to_owned()).stack_size(512 * 1024).spawn(move || {
-        let mut child = match begin(call, &dir, &command, &confinement) {
+        let mut child = match begin(call, &dir, &command, &confinement, &group) {
             Ok(child) => child,
             Err(error) => return drop(told.send(Err(error))),
         };
@@ -68,13 +70,21 @@ pub(super) async fn spawn(
     started.await.unwrap_or_else(|_| Err(io::Error::other("the thread that starts the command is gone")))
 }
 
-fn begin(call: CallId, dir: &Path, command: &ProcessCommand, confinement: &Confinement) -> io::Result<Child> {
+fn begin(
+    call: CallId,
+    dir: &Path,
+    command: &ProcessCommand,
+    confinement: &Confinement,
+    group: &Group,
+) -> io::Result<Child> {
+    // Before the bounds, within which nothing but files and folders of its own may be made.
     if command.input {
-        // Before the bounds, within which nothing but files and folders may be made.
         mkfifo(&dir.join("in"), Mode::S_IRUSR | Mode::S_IWUSR)?;
     }
+    let door = group.create(command.caps.processes)?;
     confinement.enter(&command.bounds).map_err(io::Error::other)?;
-    let mut child = Command::new("/bin/sh")
+    let mut shell = Command::new("/bin/sh");
+    shell
         .args(["-c", SCRIPT, "supervisor"])
         .arg(dir)
         .arg(&command.cwd)
@@ -84,20 +94,38 @@ fn begin(call: CallId, dir: &Path, command: &ProcessCommand, confinement: &Confi
         .env("TMPDIR", dir.join("tmp"))
         .env(MARK, call.to_string())
         .current_dir(dir)
-        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let limited = limits::apply(&child, &command.limits).and_then(|()| match child.stdin.take() {
+        .stderr(Stdio::null());
+    by_itself(&mut shell);
+    let mut child = shell.spawn()?;
+    let bounded = || {
+        door.enter(i32::try_from(child.id()).map_err(io::Error::other)?)?;
+        limits::apply(&child, &command.limits, if group.counts() { 0 } else { command.caps.processes })
+    };
+    let begun = bounded().and_then(|()| match child.stdin.take() {
         Some(mut input) => input.write_all(b"go\n"),
         None => Err(io::Error::other("the supervisor has no input")),
     });
-    if let Err(error) = limited {
+    if let Err(error) = begun {
         // It waits for its line and has run nothing.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
     }
     Ok(child)
+}
+
+/// In a session of its own, so without the terminal that the executor may have; and as the parent of all below it whose own
+/// parents have ended, so that nobody gets out of sight by that.
+#[expect(unsafe_code, reason = "there is no other way to do something between fork and exec")]
+fn by_itself(shell: &mut Command) {
+    let detach = || {
+        nix::unistd::setsid()?;
+        #[cfg(target_os = "linux")]
+        nix::sys::prctl::set_child_subreaper(true)?;
+        Ok(())
+    };
+    // SAFETY: two system calls, which neither allocate nor take a lock that another thread may have held at the fork.
+    unsafe { shell.pre_exec(detach) };
 }

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Activity;
 use super::files::{self, Caps, Files, Position};
-use super::processes;
+use super::processes::{self, Processes, Spare};
 use super::publish::FramePublisher;
 use crate::secrets::Secrets;
 
@@ -49,6 +49,7 @@ pub(super) struct Tail {
     exited: std::sync::Arc<Notify>,
     /// It has no processes here: only what is recorded says that it has ended.
     remote: bool,
+    processes: Processes,
     _lock: File,
 }
 
@@ -63,6 +64,7 @@ pub(super) struct Follow {
     pub beyond: watch::Sender<Option<&'static str>>,
     pub exited: std::sync::Arc<Notify>,
     pub remote: bool,
+    pub processes: Processes,
     pub lock: File,
 }
 
@@ -78,7 +80,8 @@ impl Tail {
     /// Takes up where the last follower stopped: frames that it had cut and of which no confirmation is known are sent
     /// again as they were.
     pub async fn begin(follow: Follow) -> io::Result<Self> {
-        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, remote, lock } = follow;
+        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, remote, processes, lock } =
+            follow;
         let cut = files.frames();
         let acked = files.acked();
         let confirmed = cut.iter().take_while(|end| end.offset <= acked).count();
@@ -100,6 +103,7 @@ impl Tail {
             beyond,
             exited,
             remote,
+            processes,
             _lock: lock,
         };
         for end in &cut[confirmed..] {
@@ -145,10 +149,14 @@ impl Tail {
     async fn finish(mut self, ended: Ended) -> io::Result<Exit> {
         if !self.remote {
             // What the command left behind would go on writing for nobody.
-            processes::terminate(self.activity.call, self.files.pid(), self.files.output_path(), Duration::ZERO).await;
+            self.processes.terminate(Duration::ZERO, Spare::Nobody).await;
         }
         while self.fill().await? {
             self.cut_due(false).await?;
+        }
+        if self.processes.refused() && !matches!(ended, Ended::Status(0)) {
+            // What it says of that itself is hard to understand.
+            self.files.set_reason("process_cap")?;
         }
         let unfinished_line = self.buffer.last().is_some_and(|byte| *byte != b'\n');
         self.cut_due(true).await?;
@@ -247,18 +255,17 @@ fn look(files: &Files, call: kernel::CallId, since: Instant) -> Option<Ended> {
 }
 
 /// Ends an activity for `reason`: the supervisor records the end of its command, or is killed as well.
-pub(super) async fn end(files: &Files, activity: &Activity, reason: &str, grace: Duration) {
+pub(super) async fn end(files: &Files, processes: &Processes, reason: &str, grace: Duration) {
     if let Err(error) = files.set_reason(reason) {
-        tracing::warn!(call = %activity.call, %error, "could not note why an activity is being ended");
+        tracing::warn!(%error, "could not note why an activity is being ended");
     }
-    let supervisor = files.pid();
-    processes::terminate(activity.call, supervisor, files.output_path(), grace).await;
+    processes.terminate(grace, Spare::Supervisor).await;
     let deadline = Instant::now() + RECORD;
     while files.exit_status().is_none() && Instant::now() < deadline {
         tokio::time::sleep(LOOK[1]).await;
     }
     if files.exit_status().is_none() {
-        processes::kill_supervisor(activity.call, supervisor);
+        processes.kill_supervisor();
     }
 }
 

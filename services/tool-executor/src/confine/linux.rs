@@ -9,6 +9,7 @@ use landlock::{
     RulesetStatus, Scope, path_beneath_rules,
 };
 use nix::libc;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use super::{Bounds, ConfineError, Support};
@@ -18,6 +19,12 @@ const VERSIONS: [ABI; 3] = [ABI::V6, ABI::V5, ABI::V3];
 /// What every command may write to beside its own folder.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 
+/// What a command of an executor that runs as root may still do as root: work on files whatever they say of their owners.
+/// With the rest it would get past the bounds: the system shows the memory and the environment of all processes to whoever
+/// may measure them, whatever Landlock says.
+const KEPT: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER).union(CapabilitySet::FSETID);
+
 /// Tries out what holds here, on threads that end right after.
 pub(super) fn try_out() -> Support {
     let on_a_thread = |tried: fn() -> bool| std::thread::spawn(tried).join().unwrap_or(false);
@@ -25,8 +32,12 @@ pub(super) fn try_out() -> Support {
 }
 
 fn files_are_confined() -> bool {
-    let bounds = Bounds { read: vec![PathBuf::from("/usr")], ..Bounds::default() };
-    confine_files(&bounds).is_ok() && File::open("/proc/self/status").is_err() && std::fs::read_dir("/usr").is_ok()
+    let bounds = Bounds { read: ["/usr", "/proc"].map(PathBuf::from).to_vec(), ..Bounds::default() };
+    let before = std::fs::read_dir("/").is_ok();
+    // Of a process outside of the bounds; one that is not there has none either.
+    let of_others = || std::fs::read(format!("/proc/{}/environ", std::os::unix::process::parent_id()));
+    let is_open = || std::fs::read_dir("/usr").is_ok() && File::open("/proc/self/status").is_ok();
+    before && confine_files(&bounds).is_ok() && std::fs::read_dir("/").is_err() && is_open() && of_others().is_err()
 }
 
 fn network_is_confined() -> bool {
@@ -37,12 +48,19 @@ pub(super) fn confine_files(bounds: &Bounds) -> Result<(), ConfineError> {
     let mut refused = None;
     for version in VERSIONS {
         match restrict(bounds, version) {
-            Ok(RulesetStatus::FullyEnforced) => return Ok(()),
+            Ok(RulesetStatus::FullyEnforced) => return give_up_privileges().map_err(ConfineError::new),
             Ok(status) => refused = Some(format!("Landlock is {status:?}")),
             Err(error) => refused = Some(error.to_string()),
         }
     }
     Err(ConfineError::new(refused.unwrap_or_default()))
+}
+
+/// For good: Landlock has seen to it that no program that is started gains any.
+fn give_up_privileges() -> rustix::io::Result<()> {
+    let had = capabilities(None)?;
+    let (effective, permitted) = (had.effective & KEPT, had.permitted & KEPT);
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
 }
 
 /// All of a version or nothing: what can't be had must not be left out in silence.
@@ -107,12 +125,14 @@ mod tests {
         std::fs::write(outside.path().join("secret"), "s").unwrap();
         let bounds = Bounds {
             write: vec![own.path().to_owned()],
-            read: ["/usr", "/bin", "/lib", "/lib64", "/etc/passwd"].map(PathBuf::from).to_vec(),
+            // What is open to be read is no way to the secrets of those outside.
+            read: ["/usr", "/bin", "/lib", "/lib64", "/etc/passwd", "/proc"].map(PathBuf::from).to_vec(),
             network: false,
         };
         let script = format!(
             "echo mine >{own}/file && cat {own}/file; cat {out}/secret; echo x >{out}/new; echo x >/dev/null && echo null; \
-             cat /proc/{me}/environ >/dev/null && echo environ",
+             cat /proc/{me}/environ >/dev/null && echo environ; cat /proc/self/environ >/dev/null && echo own; \
+             chmod 0 {own}/file && cat {own}/file >/dev/null && chown 7:7 {own}/file && echo root || id -u",
             own = own.path().display(),
             out = outside.path().display(),
             me = std::process::id(),
@@ -123,12 +143,10 @@ mod tests {
             Command::new("/bin/sh").args(["-c", &script]).output().unwrap()
         });
         let output = output.join().unwrap();
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "mine\nnull\n",
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        // As root it works on its files as root does; as nobody else.
+        let last = if nix::unistd::getuid().is_root() { "root" } else { &nix::unistd::getuid().to_string() };
+        assert_eq!(said, format!("mine\nnull\nown\n{last}\n"), "{errors}");
         assert!(!outside.path().join("new").exists());
         // Only that thread is confined.
         assert!(UdpSocket::bind("127.0.0.1:0").is_ok() && File::open("/proc/self/status").is_ok());
