@@ -10,8 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Config, firing::Carrier};
 
-/// Longest time without a look at the table.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Longest time without a look at the table: so late is the first firing of a schedule that was just made, at most.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after deciding: what is due all the same is another scheduler's to decide, who has it locked.
+const BREATH: Duration = Duration::from_millis(50);
 /// Schedules decided about at once.
 const BATCH: u32 = 64;
 /// Firings carried out side by side.
@@ -49,6 +51,10 @@ impl Keeper {
 
     /// Decides and carries out. Says how long there is nothing more to do.
     async fn look(&self) -> Result<Duration, EngineError> {
+        let left = self.left().await?;
+        if !left.is_zero() {
+            return Ok(left);
+        }
         let decided = self.schedules.decide(Timestamp::now(), BATCH).await?;
         let cancelling = decided.cancel.iter().map(|(run, schedule)| self.cancel(*run, schedule));
         futures::future::join_all(cancelling).await;
@@ -57,6 +63,11 @@ impl Keeper {
         if decided.more {
             return Ok(Duration::ZERO);
         }
+        Ok(self.left().await?.max(BREATH))
+    }
+
+    /// How long it is until something is due; no longer than the table may be left alone.
+    async fn left(&self) -> Result<Duration, EngineError> {
         let next = self.schedules.next_look().await?.unwrap_or(Timestamp::MAX);
         let left = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default();
         Ok(left.min(LOOK_EVERY))
