@@ -1,17 +1,45 @@
 //! Activities that go on elsewhere: from the answer to their start to somebody who asks about them.
 
-use bus::Outcome;
+use std::sync::Arc;
+
+use bus::{Bus, BusError, Outcome, subject};
 use engine::{EngineError, Lease, SubmitError};
+use futures::StreamExt as _;
+use kernel::TenantId;
 use kernel::agent::Allow;
 use kernel::command::{Command, ProgressCall};
 use kernel::units::later;
+use serde::Deserialize;
 use serde_json::Value;
+use service::Shutdown;
 
-use crate::activity::{Activity, Attached, Elsewhere, handle};
+use crate::activity::{Activities, Activity, Attached, Elsewhere, handle};
 use crate::beside::Held;
 use crate::dispatch::{Dispatcher, Next};
 use crate::outcome::Content;
 use crate::task::Task;
+use crate::template::{self, Places};
+
+/// What ingress says of an outside event that it has recorded.
+#[derive(Debug, Deserialize)]
+struct Happened {
+    tenant: TenantId,
+    resource: String,
+}
+
+/// Hears of outside events, until the shutdown. What is not heard is found by asking in time.
+pub(crate) async fn hear(activities: Activities, bus: &Bus, shutdown: &Shutdown) -> Result<(), BusError> {
+    let mut happenings = bus.subscribe(&subject::svc("tool-executor", "happened")).await?;
+    let hearing = async move {
+        while let Some(message) = happenings.next().await {
+            if let Ok(Happened { tenant, resource }) = message.json() {
+                activities.called_back(&tenant, &resource);
+            }
+        }
+    };
+    shutdown.spawn_background(shutdown.closing().run_until_cancelled_owned(hearing));
+    Ok(())
+}
 
 impl Dispatcher {
     /// It was started: keeps where it goes on, and follows it.
@@ -72,6 +100,9 @@ impl Dispatcher {
         let allow: Allow = self.pipeline.allow(&task.state).await?;
         let mut arguments = request.arguments.as_object().cloned().unwrap_or_default();
         arguments.insert("result".to_owned(), task.call.handle.clone().unwrap_or(Value::Null));
+        let places = Places { arguments: &arguments, idempotency_key: &task.idempotency_key, run: task.state.run_id };
+        // What no answer gave has no name to be called by.
+        let callback = remote.status.callback.as_deref().and_then(|callback| template::complete(callback, places));
         let started = task.call.started_at.unwrap_or(task.state.updated_at);
         let elsewhere = Elsewhere {
             requests: self.tools.requests(),
@@ -88,6 +119,8 @@ impl Dispatcher {
             started,
             deadline: later(started, request.timeout),
             pace: self.pace,
+            callback,
+            news: Arc::default(),
         };
         let activity = Activity::of(&task.state, &task.call);
         Ok(match self.activities.follow_remote(activity, elsewhere, lease, held) {

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use kernel::RunId;
+use kernel::tool::HttpRequest;
 use serde_json::{Map, Value};
 
 use crate::secrets::{MissingSecret, Secrets};
@@ -90,6 +91,16 @@ pub fn text(template: &str, places: Places<'_>) -> String {
     }
 }
 
+/// A text with its places filled as they are; none if something fills one of them with nothing.
+#[must_use]
+pub fn complete(template: &str, places: Places<'_>) -> Option<String> {
+    let text = pieces(template).map(|piece| match piece {
+        Piece::Literal(text) => Some(text.to_owned()),
+        Piece::Place(name) => Some(places.text(name)).filter(|text| !text.is_empty()),
+    });
+    text.collect()
+}
+
 /// A name with its places filled, percent-encoded: different arguments never make the same name.
 #[must_use]
 pub fn key(template: &str, places: Places<'_>) -> String {
@@ -101,6 +112,25 @@ pub fn key(template: &str, places: Places<'_>) -> String {
         }
     }
     filled
+}
+
+/// The names of all places of a request.
+pub fn places_of(http: &HttpRequest) -> impl Iterator<Item = &str> {
+    let mut templates: Vec<&str> =
+        std::iter::once(&http.url).chain(http.headers.values()).map(String::as_str).collect();
+    let mut open: Vec<&Value> = http.body.iter().collect();
+    while let Some(value) = open.pop() {
+        match value {
+            Value::String(text) => templates.push(text),
+            Value::Array(items) => open.extend(items),
+            Value::Object(fields) => open.extend(fields.values()),
+            _ => {}
+        }
+    }
+    templates.into_iter().flat_map(pieces).filter_map(|piece| match piece {
+        Piece::Place(name) => Some(name),
+        Piece::Literal(_) => None,
+    })
 }
 
 /// What fills a template that is one place and nothing else: null if nothing does. None if it is anything else.
@@ -305,6 +335,25 @@ mod tests {
         assert_eq!(header("{n}").unwrap().text, "{env:PATH}");
         let token = header("Bearer secret:TOKEN").unwrap();
         assert!(token.sensitive && token.text == "Bearer s3cr3t");
+    }
+
+    #[test]
+    fn what_is_not_filled_whole_is_no_name() {
+        let given = arguments(json!({"a": 7, "b": {"c": "x"}, "n": null}));
+        let places = Places { arguments: &given, idempotency_key: "k", run: RunId::mint() };
+        assert_eq!(complete("ci:jobs/{a}/{b.c}", places).as_deref(), Some("ci:jobs/7/x"));
+        assert_eq!(complete("ci:jobs/{n}", places), None);
+        assert_eq!(complete("ci:jobs/{a}/{b.d}", places), None);
+    }
+
+    #[test]
+    fn all_places_of_a_request_are_named() {
+        let mut http = HttpRequest::new("POST", "http://h/{a}/x{b.c}");
+        http.headers.insert("X".to_owned(), "{d}".to_owned());
+        http.body = Some(json!({"e": ["{f}", {"g": "no place, {h i}"}], "n": 1}));
+        let mut names: Vec<_> = places_of(&http).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["a", "b.c", "d", "f"]);
     }
 
     #[test]

@@ -264,3 +264,26 @@ async fn what_was_recorded_and_not_dispatched_is_made_up_for() {
     assert_eq!(runs(&door, "keeper").await.len(), 1);
     door.close().await;
 }
+
+#[tokio::test]
+async fn executors_hear_of_every_event_however_it_came() {
+    let door = Door::open().await;
+    let mut heard = door.bus().subscribe(&subject::svc("tool-executor", "happened")).await.unwrap();
+    publish(&door, "ci", &build("1", "jobs/7", true), false).await;
+    let post = door
+        .request(Method::POST, "/v1/events?source=ci", "publisher")
+        .header("content-type", "application/cloudevents+json");
+    let (status, body) =
+        answer(post.body(build("2", "jobs/8", true).to_json().to_string()).send().await.unwrap()).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{body}");
+    let mut resources = std::collections::BTreeSet::new();
+    while resources.len() < 2 {
+        let next = futures::StreamExt::next(&mut heard);
+        let message = tokio::time::timeout(std::time::Duration::from_secs(20), next).await.unwrap().unwrap();
+        let told: Value = message.json().unwrap();
+        assert_eq!(told["tenant"], "acme");
+        resources.insert(told["resource"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(resources.into_iter().collect::<Vec<_>>(), ["ci:jobs/7", "ci:jobs/8"]);
+    door.close().await;
+}
