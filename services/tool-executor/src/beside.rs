@@ -158,11 +158,13 @@ impl Locks {
 /// The call of the same turn that has to end before this one may begin.
 ///
 /// Two calls may run at once if both are declared to run beside others and they touch different resources. Of two that may
-/// not, the one that was asked for first goes first; one that waits for a person lets the others pass.
-pub(crate) fn ahead<'s>(state: &'s RunState, call: &Call, registry: &Registry) -> Option<&'s Call> {
+/// not, the one that was asked for first goes first; one that waits for a person lets the others pass, and so do those that are
+/// held up otherwise.
+pub(crate) fn ahead<'s>(state: &'s RunState, call: &Call, registry: &Registry, held_up: &[CallId]) -> Option<&'s Call> {
     let mut others = state.calls.values().filter(|other| {
         other.turn_id == call.turn_id
             && other.request.call_id != call.request.call_id
+            && !held_up.contains(&other.request.call_id)
             && (other.is_started() || (other.status != CallStatus::AwaitingApproval && before(other, call)))
     });
     // Most turns ask for one call: then nothing is looked up.
