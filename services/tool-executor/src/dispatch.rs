@@ -18,10 +18,13 @@ use kernel::{Block, CallId, Rejection, RunState, Trust};
 use service::Tracer;
 
 use crate::activity::{Activities, Activity};
-use crate::beside::{self, Entry, Held, Locks};
+use crate::beside::{Entry, Held, Locks};
 use crate::doorbell::Doorbell;
+use crate::evidence;
+use crate::followed::Following;
 use crate::freeze::KillSwitch;
 use crate::limits::Limits;
+use crate::parked::Parked;
 use crate::pipeline::{Pipeline, Ready, Verdict};
 use crate::registry::Refusal;
 use crate::results::Results;
@@ -30,8 +33,6 @@ use crate::tools::{Builtin, Tools};
 
 /// When a call that somebody else works on is looked at again.
 const HELD_AGAIN: Duration = Duration::from_secs(2);
-/// When a call is looked at again that something else is in the way of.
-const BLOCKED_AGAIN: Duration = Duration::from_millis(500);
 /// Turns that one call may take in one go: a recovery that leads to a start that leads to a doubt, and again.
 const MAX_ROUNDS: usize = 4;
 /// How long an outcome that is known goes on being recorded.
@@ -55,6 +56,10 @@ pub(crate) struct Dispatcher {
     pub pace: Pace,
     /// How long a call in doubt is asked about.
     pub doubt: Duration,
+    /// Calls that go on as tasks of MCP servers.
+    pub following: Following,
+    /// Calls that something is in the way of.
+    pub parked: Parked,
     /// Calls that this process works on.
     pub claimed: Mutex<HashSet<CallId>>,
 }
@@ -180,6 +185,9 @@ impl Dispatcher {
 
     /// Judges a call and does what comes of it.
     pub async fn dispatch(&self, task: &Task, lease: &mut Option<Lease>) -> Result<Next, SubmitError> {
+        if task.state.simulated && task.call.needs_start() {
+            return self.simulate(task).await;
+        }
         match self.pipeline.judge(&task.state, &task.call).await? {
             Verdict::Refused(refusal) => self.refuse(task, refusal).await,
             Verdict::Ask(approval) => self.ask(task, *approval).await,
@@ -198,18 +206,32 @@ impl Dispatcher {
 
     /// Takes what the call needs for itself; what is in its way makes it come again later.
     async fn enter(&self, task: &Task, ready: &Ready) -> Result<Result<Held, Next>, SubmitError> {
-        let later = |reason: String| Next::Done(Outcome::Defer { after: Some(BLOCKED_AGAIN), reason });
         // One that has started is in the others' way, not they in its.
         if !task.call.is_started()
-            && let Some(other) = beside::ahead(&task.state, &task.call, &self.pipeline.registry)
+            && let Some(other) = self.ahead(&task.state, &task.call).await?
         {
-            return Ok(Err(later(format!("`{}` of the same turn goes first", other.request.tool))));
+            return Ok(Err(self.later(task, &format!("`{}` of the same turn goes first", other.request.tool))));
         }
         let needs = ready.tool.needs(task.state.run_id, &ready.arguments, ready.means.host(&ready.arguments));
         match self.locks.enter(&task.state.tenant, task.id(), &needs).await? {
-            Entry::Free(held) => Ok(Ok(held)),
-            Entry::Blocked(reason) => Ok(Err(later(reason))),
+            Entry::Free(held) => {
+                self.parked.forget(task.id());
+                Ok(Ok(held))
+            }
+            Entry::Blocked(reason) => Ok(Err(self.later(task, &reason))),
         }
+    }
+
+    /// Something else is in the way of a call: it is rung for again when that is gone.
+    fn later(&self, task: &Task, reason: &str) -> Next {
+        if task.call.is_started() {
+            // Its executor is gone, so this message is what there is of it.
+            return Next::Done(Outcome::retry(reason));
+        }
+        self.parked.park(task.state.run_id, task.id(), std::time::Instant::now());
+        task.ended("parked", None);
+        tracing::debug!(run_id = %task.state.run_id, call = %task.id(), reason, "a call waits");
+        Next::ACK
     }
 
     /// What an activity holds whose executor is gone, for whoever follows it now.
@@ -235,11 +257,12 @@ impl Dispatcher {
         self.record(task, command, "deny").await
     }
 
-    async fn ask(&self, task: &Task, approval: Approval) -> Result<Next, SubmitError> {
+    async fn ask(&self, task: &Task, mut approval: Approval) -> Result<Next, SubmitError> {
         if task.call.is_started() {
             let words = "the policies ask a person by now, and it may have happened already: it is not done again";
             return self.refuse(task, Refusal::new("policy", words)).await;
         }
+        evidence::show(&self.engine, &task.state, &task.call, &mut approval.shown).await?;
         task.ended("asked", None);
         let step = format!("ask/{}", approval.approval_id);
         self.record(task, Command::AskApproval(Box::new(approval)), &step).await
@@ -273,7 +296,7 @@ impl Dispatcher {
         held: Held,
     ) -> Result<Next, SubmitError> {
         let Some(room) = self.activities.room() else {
-            return Ok(Next::Done(Outcome::retry("as many activities as may are running here")));
+            return Ok(self.later(task, "as many activities as may are running here"));
         };
         let command = match self.tools.command(&ready.means, task.invocation(&ready.arguments, &ready.allow)) {
             Ok(command) => command,
@@ -348,11 +371,12 @@ impl Dispatcher {
 
     fn claim(&self, call: CallId) -> Option<Claim<'_>> {
         let new = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(call);
-        (new && !self.activities.follows(call)).then_some(Claim { claimed: &self.claimed, call })
+        (new && !self.activities.follows(call) && !self.following.has(call))
+            .then_some(Claim { claimed: &self.claimed, call })
     }
 }
 
-fn is_open(call: &Call) -> bool {
+pub(crate) fn is_open(call: &Call) -> bool {
     matches!(call.status, CallStatus::Requested | CallStatus::Approved)
 }
 

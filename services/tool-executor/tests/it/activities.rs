@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kernel::{CallId, RunId, Trust};
+use kernel::{CallId, Role, RunId, Trust};
 use serde_json::json;
 use tool_executor::{Config, Confine};
 
@@ -191,7 +191,6 @@ async fn a_command_that_nobody_named_is_asked_about() {
 }
 
 #[tokio::test]
-#[ignore = "issue 4: what is said inside the bounds is not what was expected"]
 async fn a_command_that_nobody_named_runs_where_it_can_touch_nothing() {
     let house = house("nothing", "1m").await;
     let outside = house.path("outside");
@@ -224,17 +223,56 @@ async fn a_command_that_nobody_named_runs_where_it_can_touch_nothing() {
     house.close(vec![executor]).await;
 }
 
+/// Where control groups count and hold processes, if they do here, and where none do.
+fn with_and_without_groups(house: &House) -> [Config; 2] {
+    [Confine::Auto, Confine::Off].map(|control_groups| Config { control_groups, process_count: 40, ..house.config() })
+}
+
 #[tokio::test]
-#[ignore = "issue 4: on a busy machine the swarm outruns who ends it, and takes the machine along"]
 async fn a_command_that_multiplies_is_ended_with_all_that_came_of_it() {
-    // Each of them starts two that live on.
-    let command = "bomb() { sleep 0.1; bomb & bomb & wait; }; echo begun; bomb";
+    // Each of them starts two that live on, six times over: 127 at most, whoever ends them or does not.
+    let command = "swarm() { [ $1 -gt 0 ] || exec sleep 1031; swarm $(($1 - 1)) & swarm $(($1 - 1)) & wait; }; \
+                   echo begun; swarm 6";
     let house = house(command, "1m").await;
-    let executor = house.executor_with(Config { process_count: 100, ..house.config() });
+    for config in with_and_without_groups(&house) {
+        let executor = house.executor_with(config);
+        let (_, call) = begin(&house, command).await;
+        let (output, exit) = house.output(call).await;
+        assert!(output.starts_with(b"begun\n"));
+        assert_eq!(exit.reason, "process_cap");
+        until(|| processes(call) == 0).await;
+        executor.stop().await.unwrap();
+    }
+    house.close(Vec::new()).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_gone_as_soon_as_there_is_another_is_ended_too() {
+    // Never more than two at once, and by itself at an end after 20,000, which takes far longer than ending it.
+    let command = "hop() { [ $1 -gt 0 ] || { echo got away >away; exit; }; hop $(($1 - 1)) & }; echo begun; hop 20000";
+    let house = house(command, "1m").await;
+    for config in with_and_without_groups(&house) {
+        let executor = house.executor_with(config);
+        let (run, call) = begin(&house, command).await;
+        // Its command is over at once, and leaves that behind.
+        let (output, exit) = house.output(call).await;
+        assert!(output.starts_with(b"begun\n") && exit.code == Some(0), "{exit:?}");
+        until(|| processes(call) == 0).await;
+        assert!(!house.path("workspaces").join(run.to_string()).join("away").exists());
+        executor.stop().await.unwrap();
+    }
+    house.close(Vec::new()).await;
+}
+
+#[tokio::test]
+async fn nobody_passes_for_the_supervisor_to_live_on() {
+    // It says that it is the supervisor, and that it has ended well.
+    let command = "sleep 1041 & here=$(ls -d .esc/*); echo $! >$here/pid; echo 0 >$here/exit; echo begun; sleep 1042";
+    let house = house(command, "1m").await;
+    let executor = house.executor();
     let (_, call) = begin(&house, command).await;
     let (output, exit) = house.output(call).await;
-    assert!(output.starts_with(b"begun\n"));
-    assert_eq!(exit.reason, "process_cap");
+    assert_eq!((output.as_slice(), exit.code), (b"begun\n".as_slice(), Some(0)), "it could have ended so as well");
     until(|| processes(call) == 0).await;
     house.close(vec![executor]).await;
 }
@@ -338,13 +376,12 @@ async fn a_supervisor_that_is_killed_takes_nothing_with_it_silently() {
 }
 
 #[tokio::test]
-#[ignore = "issue 4: its agent file is refused for an empty `allow`"]
 async fn a_command_asks_and_is_answered() {
     let command = "printf 'proceed? '; read answer; echo got $answer; cat; echo end";
     let tool = "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: 1m\n\
          input: { type: object, properties: { command: { type: string }, input: { type: boolean } }, required: [command] }\n\
          run: { builtin: shell.run }\n";
-    let allow = json!({ "commands": [command, "yes", "more", ""] }).to_string();
+    let allow = json!({ "commands": [command, "yes", "more"] }).to_string();
     let house = House::new(&["activity.send"], &[("x.run", tool.to_owned())], &allow).await;
     let executor = house.executor();
     let begun = house.call("x.run", json!({ "command": command, "input": true }), Trust::Operator);
@@ -373,5 +410,23 @@ async fn a_command_asks_and_is_answered() {
     let (output, exit) = house.output(call).await;
     assert_eq!(String::from_utf8_lossy(&output), "proceed? got yes\nmore\nend\n");
     assert!(exit.is_success());
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_freeze_ends_the_activities_that_it_names_and_no_others() {
+    let command = "sleep 600 & echo up; wait";
+    let house = house(command, "1h").await;
+    let executor = house.executor();
+    let ((_, ended), (_, left)) = (begin(&house, command).await, begin(&house, command).await);
+    house.frame(ended, "up").await;
+    house.frame(left, "up").await;
+    let change = serde_json::json!({"version": 1, "stop": [ended]}).to_string();
+    let bus = house.engine(Role::Ingress).await.bus().clone();
+    bus.publish_core(&bus::subject::svc("tool-executor", "freeze"), bus::Headers::new(), change).await.unwrap();
+    let (_, exit) = house.output(ended).await;
+    assert_eq!(exit.reason, "cancelled");
+    until(|| processes(ended) == 0).await;
+    assert!(processes(left) > 0, "what was not named goes on");
     house.close(vec![executor]).await;
 }

@@ -108,3 +108,24 @@ async fn no_more_calls_reach_a_target_than_it_takes() {
     house.output(one_calls[1]).await;
     house.close(executors).await;
 }
+
+#[tokio::test]
+async fn what_waits_for_another_call_holds_nobody_up() {
+    let alone = tool("x.alone", "{}");
+    let house = House::new(&[], &[(&alone.0, alone.1.clone())], "{}").await;
+    // Two messages at once: were a waiting call to hold one of these places, nothing would pass.
+    let executor = house.executor_with(Config { concurrency: 2, ..house.config() });
+    let (run, calls) = ask(&house, &[("x.alone", "a"), ("x.alone", "b"), ("x.alone", "c"), ("x.alone", "d")]).await;
+    started(&house, run, calls[0]).await;
+    let (other, own) = ask(&house, &[("x.alone", "e")]).await;
+    started(&house, other, own[0]).await;
+    assert_eq!(starts(&house, run).await, 1);
+    go(&house, run);
+    go(&house, other);
+    for call in &calls {
+        let (_, exit) = house.output(*call).await;
+        house.conclude(run, *call, exit).await;
+    }
+    assert_eq!(starts(&house, run).await, 4, "one after the other, without the scheduler");
+    house.close(vec![executor]).await;
+}

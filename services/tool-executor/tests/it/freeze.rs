@@ -8,7 +8,6 @@ use crate::house::House;
 use crate::server::Server;
 
 #[tokio::test]
-#[ignore = "issue 7: its calls of one turn are not taken up as it expects"]
 async fn what_is_frozen_does_not_happen_and_goes_on_when_it_is_lifted() {
     let server = Server::start().await;
     let allow = format!("{{ hosts: [\"{}\"] }}", server.addr);

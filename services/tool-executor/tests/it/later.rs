@@ -141,56 +141,116 @@ async fn a_limit_that_is_none_is_refused_at_the_start() {
     house.close(Vec::new()).await;
 }
 
+/// How such an effect is undone: by a request that takes something from its answer. `labels` are what its output schema says
+/// of that.
+fn undone_at(url: &str, labels: &str) -> String {
+    format!(
+        "output: {{ type: object, properties: {{ ok: {{ type: boolean{labels} }} }} }}\n\
+         compensate: {{ http: {{ method: POST, url: \"{url}\", body: {{ undo: \"{{number}}\", was: \"{{result.ok}}\" }}, allow_private: true }} }}\n"
+    )
+}
+
+/// The calls whose effects are undone, in the order in which that was asked for.
+fn undone(events: &[EventData]) -> Vec<kernel::CallId> {
+    let undone = events.iter().filter_map(|event| match event {
+        EventData::ToolRequested(requested) => match requested.call.compensation {
+            kernel::call::Compensation::Of(of) => Some(of),
+            _ => None,
+        },
+        _ => None,
+    });
+    undone.collect()
+}
+
+/// A run that has done two things, and is cancelled. Their calls, as they were done.
+async fn done_and_cancelled(house: &House) -> (kernel::RunId, Vec<kernel::CallId>) {
+    let one = house.call("x.do", json!({"number": 1}), Trust::Operator);
+    let two = house.call("x.late", json!({"number": 2}), Trust::Operator);
+    let run = house.run(vec![one, two]).await;
+    let done = house
+        .event(run, |events| {
+            let done = events.iter().filter_map(|event| match event {
+                EventData::ToolCompleted(done) => Some(done.call_id),
+                _ => None,
+            });
+            Some(done.collect::<Vec<_>>()).filter(|done| done.len() == 2)
+        })
+        .await;
+    house.cancel(run).await;
+    (run, done)
+}
+
+async fn is_cancelled(house: &House, run: kernel::RunId) {
+    house.event(run, |events| events.iter().any(|event| event.type_name() == "run.cancelled").then_some(())).await;
+}
+
 #[tokio::test]
-#[ignore = "issue 4: what undoes the second effect is not asked for"]
 async fn a_cancelled_run_undoes_what_it_did_newest_first() {
     let server = Server::start().await;
-    let undo = format!(
-        "compensate: {{ http: {{ method: POST, url: \"{}\", body: {{ undo: \"{{number}}\", was: \"{{result.ok}}\" }}, allow_private: true }} }}\n",
-        server.url("/undo")
-    );
+    let undo = undone_at(&server.url("/undo"), ", x-trust: system");
     let tools = [
         ("x.do", server.effect_tool("x.do", "5s", false) + &undo),
         ("x.late", server.effect_tool("x.late", "5s", false) + &undo),
     ];
     let house = House::new(&[], &tools, "{}").await;
     let executor = house.executor();
-    let ids: Vec<_> = {
-        let one = house.call("x.do", json!({"number": 1}), Trust::Operator);
-        let two = house.call("x.late", json!({"number": 2}), Trust::Operator);
-        let ids = vec![one.call_id, two.call_id];
-        let run = house.run(vec![one, two]).await;
-        house
-            .event(run, |events| {
-                let done = events.iter().filter(|event| event.type_name() == "tool.completed").count();
-                (done == 2).then_some(())
-            })
-            .await;
-        house.cancel(run).await;
-        house.event(run, |events| events.iter().any(|event| event.type_name() == "run.cancelled").then_some(())).await;
-        let events = house.events(run).await;
-        let done: Vec<_> = events
-            .iter()
-            .filter_map(|event| match event {
-                EventData::ToolCompleted(done) => Some(done.call_id),
-                _ => None,
-            })
-            .collect();
-        let undone: Vec<_> = events
-            .iter()
-            .filter_map(|event| match event {
-                EventData::ToolRequested(requested) => match requested.call.compensation {
-                    kernel::call::Compensation::Of(of) => Some(of),
-                    _ => None,
-                },
-                _ => None,
-            })
-            .collect();
-        assert_eq!(undone, [done[1], done[0]], "newest first");
-        assert_eq!(house.count(run, "tool.started").await, 4, "each a call of its own");
-        ids
-    };
+    let (run, done) = done_and_cancelled(&house).await;
+    is_cancelled(&house, run).await;
+    assert_eq!(undone(&house.events(run).await), [done[1], done[0]], "newest first");
+    assert_eq!(house.count(run, "tool.started").await, 4, "each a call of its own");
+    assert_eq!(house.count(run, "approval.requested").await, 0, "what may be done may be undone");
     assert_eq!(server.seen("/undo").len(), 2);
-    assert_eq!(ids.len(), 2);
     house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn what_undoes_an_effect_with_words_of_a_stranger_is_asked_about() {
+    let server = Server::start().await;
+    let undo = undone_at(&server.url("/undo"), "");
+    let tools = [("x.do", server.effect_tool("x.do", "5s", false) + &undo)];
+    let house = House::new(&[], &tools, "{}").await;
+    let executor = house.executor();
+    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
+    let (call_id, run) = (call.call_id, house.run(vec![call]).await);
+    assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
+    house.cancel(run).await;
+    let asked = house.question(run, 1).await;
+    assert!(asked.question.text.contains("`/result/ok`: untrusted"), "{}", asked.question.text);
+    assert!(!asked.question.text.contains("`/number`"), "that was let do: {}", asked.question.text);
+    assert!(server.seen("/undo").is_empty());
+    house.decide(run, asked.approval_id, None).await;
+    is_cancelled(&house, run).await;
+    assert_eq!(server.seen("/undo").len(), 1);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn an_executor_that_dies_while_it_undoes_leaves_the_rest_to_another() {
+    let server = Server::start().await;
+    let undo = undone_at(&server.url("/effect"), ", x-trust: system");
+    let tools = [
+        ("x.do", server.effect_tool("x.do", "5s", false) + &undo),
+        ("x.late", server.effect_tool("x.late", "5s", false) + &undo),
+    ];
+    let house = House::new(&[], &tools, "{}").await;
+    let first = house.executor();
+    let one = house.call("x.do", json!({"number": 1}), Trust::Operator);
+    let two = house.call("x.late", json!({"number": 2}), Trust::Operator);
+    let (ids, run) = ([one.call_id, two.call_id], house.run(vec![one, two]).await);
+    for id in ids {
+        assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    }
+    server.plan(&[Plan::HappenAndHang]);
+    house.cancel(run).await;
+    house.event(run, |_| (server.asked().len() == 3).then_some(())).await;
+    drop(first);
+    let second = house.executor();
+    tokio::select! {
+        () = is_cancelled(&house, run) => {}
+        never = house.keep_ringing(run) => match never {},
+    }
+    assert_eq!(undone(&house.events(run).await), [ids[1], ids[0]]);
+    // Nobody knows of the one, so it is not done twice; the other is done.
+    assert_eq!((house.count(run, "tool.reconciled").await, server.asked().len()), (1, 4));
+    house.close(vec![second]).await;
 }
