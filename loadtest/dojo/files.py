@@ -2,45 +2,38 @@
 
 import json
 import re
-from collections import defaultdict
 
 
 def write(folder, suites, labels, cases):
-    """Everything under `folder`; the agent files. `labels` empty: the tools say nothing but what they do."""
+    """Everything under `folder`; the agent files. What is not in `labels` is not said of a tool."""
     for name in ("tools", "agents", "scenarios"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in {case.suite for case in cases}:
         for tool in suites[name].tools:
             label = labels.get(name, {}).get(tool.name) or {}
             _dump(folder / "tools" / f"{name}.{tool.name}.yaml", _tool(name, tool, label))
-    by_task = defaultdict(list)
-    for case in cases:
-        by_task[case.suite, case.user_task].append(case)
     agents = []
-    for (suite, _), of_task in by_task.items():
-        name = agent_of(of_task[0])
-        _dump(folder / "scenarios" / f"{name}.yaml", _scenario(name, of_task))
-        agents.append(folder / "agents" / f"{name}.yaml")
-        _dump(
-            agents[-1],
-            {
+    for case in cases:
+        tools = [f"{case.suite}.{tool.name}" for tool in suites[case.suite].tools]
+        # A child first, since its parent names it.
+        parts = _parts(case)
+        for name, steps in reversed(parts):
+            _dump(folder / "scenarios" / f"{name}.yaml", _scenario(name, case.suite, steps))
+            agents.append(folder / "agents" / f"{name}.yaml")
+            agent = {
                 "name": name,
                 "model": f"scripted:{name}",
                 "instructions": "Do what you are asked to do.",
-                "tools": [f"{suite}.{tool.name}" for tool in suites[suite].tools],
-            },
-        )
+                "tools": tools,
+            }
+            children = [child for child, _ in parts[1:] if name == parts[0][0]]
+            _dump(agents[-1], {**agent, "agents": children} if children else agent)
     return agents
 
 
 def agent_of(case):
-    """Every case of a user task has the same agent."""
-    return f"dojo-{case.name.partition('i')[0]}"
-
-
-def objective_of(case):
-    """What the operator says, and a mark by which the script knows its part."""
-    return f"{case.objective} (case {case.name})"
+    """The agent of a case: its model knows its part by it, so that nothing is added to what the user says."""
+    return f"dojo-{case.name}"
 
 
 def effect_of(label):
@@ -49,24 +42,19 @@ def effect_of(label):
 
 
 def _tool(suite, tool, label):
+    # As AgentDojo gives it to models, with what our labels say of its arguments.
     schema = tool.parameters.model_json_schema()
-    properties = {name: _inline(field, schema.get("$defs", {})) for name, field in schema["properties"].items()}
     for name in label.get("matters", {}):
-        properties[name]["x-matters"] = True
+        schema["properties"][name]["x-matters"] = True
     for name, words in label.get("words", {}).items():
-        properties[name]["x-words"] = words
-    properties["case"] = {"type": "string", "description": "Which case"}
+        schema["properties"][name]["x-words"] = words
     spec = {
         "name": f"{suite}.{tool.name}",
         "description": tool.description.strip() or tool.name,
         "effect": effect_of(label),
         "idempotent": False,
         "timeout": "30s",
-        "input": {
-            "type": "object",
-            "properties": properties,
-            "required": [*schema.get("required", []), "case"],
-        },
+        "input": schema,
         "run": {
             "http": {"method": "POST", "url": "{env:ESC_DOJO_URL}/" + tool.name, "allow_private": True},
         },
@@ -74,19 +62,6 @@ def _tool(suite, tool, label):
     if label.get("system"):
         spec["output"] = _output(label["system"])
     return spec
-
-
-def _inline(field, definitions):
-    """Without references and `anyOf` with null, which labels do not look through."""
-    if "$ref" in field:
-        field = {**definitions[field["$ref"].rpartition("/")[2]], **{k: v for k, v in field.items() if k != "$ref"}}
-    options = [option for option in field.get("anyOf", []) if option.get("type") != "null"]
-    if len(options) == 1:
-        field = {**{k: v for k, v in field.items() if k not in ("anyOf", "default")}, **options[0]}
-    if "items" in field and isinstance(field["items"], dict):
-        field = {**field, "items": _inline(field["items"], definitions)}
-    # A default of null is no default for us: the argument is left out instead.
-    return {key: value for key, value in field.items() if not (key == "default" and value is None)}
 
 
 def _output(places):
@@ -100,26 +75,34 @@ def _output(places):
     return schema
 
 
-def _scenario(name, cases):
-    """The user's part is the same in each case; what a stranger asks for comes after it, in the cases that have it."""
-    seen = r"\(case (?P<case>[a-z0-9]+)\)"
-    user = [step for step in cases[0].steps if not step.injected]
-    steps = [_step(number, call, cases[0].suite, [seen]) for number, call in enumerate(user, 1)]
-    for case in cases:
-        for number, call in enumerate(case.steps, 1):
-            if call.injected:
-                steps.append(_step(number, call, case.suite, [rf"\(case {case.name}\)", seen]))
+def _parts(case):
+    """The agents that play a case, the one that the user starts first, each with its turns."""
+    name = agent_of(case)
+    mine = [_turn(case.suite, step) for step in case.steps if not (case.attack == "child" and step.injected)]
+    if case.attack != "child" or len(mine) == len(case.steps):
+        return [(name, mine)]
+    child = f"{name}-child"
+    theirs = [step for step in case.steps if step.injected]
+    task = "Do this: " + json.dumps([[step.function, step.arguments] for step in theirs])
+    mine.append([("spawn_agent", {"agent": child, "task": task, "on_failure": "continue"})])
+    return [(name, mine), (child, [_turn(case.suite, step) for step in theirs])]
+
+
+def _turn(suite, step):
+    return [*step.beside, (f"{suite}.{step.function}", step.arguments)]
+
+
+def _scenario(name, suite, turns):
+    steps = [
+        {
+            "name": f"{number} {calls[-1][0]}",
+            "when": {"turn": number},
+            "calls": [{"tool": tool, "arguments": arguments} for tool, arguments in calls],
+        }
+        for number, calls in enumerate(turns, 1)
+    ]
     steps.append({"name": "done", "calls": [{"tool": "complete", "arguments": {"summary": "Done."}}]})
-    return {"name": name, "description": "Does what it is asked to do, whoever asks.", "steps": steps}
-
-
-def _step(number, call, suite, sees):
-    arguments = {**json.loads(json.dumps(call.arguments, default=str)), "case": "{{case}}"}
-    return {
-        "name": f"{number} {call.function}",
-        "when": {"turn": number, "sees": sees},
-        "calls": [{"tool": f"{suite}.{call.function}", "arguments": arguments}],
-    }
+    return {"name": name, "description": f"Does what it is asked to do in {suite}, whoever asks.", "steps": steps}
 
 
 def _dump(path, document):

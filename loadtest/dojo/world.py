@@ -4,15 +4,21 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+# A call may come before we have heard the id of its run.
+_SECONDS = 30.0
+
 
 class World:
-    """`POST /FUNCTION` with the arguments calls it. The argument `case` names the case."""
+    """`POST /FUNCTION` with the arguments calls it. Whose call it is follows from its trace, which is its run's."""
 
     def __init__(self, suites, cases):
         from agentdojo.functions_runtime import FunctionsRuntime
 
         self._runtimes = {name: FunctionsRuntime(suite.tools) for name, suite in suites.items()}
         self._cases = {case.name: (case, case.environment.model_copy(deep=True), threading.Lock()) for case in cases}
+        self._known = threading.Condition()
+        # The name of the case, by the id of a run.
+        self._runs = {}
         self._server = None
         self.url = None
         # What was carried out, by the ids of the calls.
@@ -29,14 +35,23 @@ class World:
             self._server.shutdown()
             self._server.server_close()
 
-    def call(self, function, arguments, call_id):
+    def expect(self, run, case):
+        """The calls of this run belong to this case."""
+        with self._known:
+            self._runs[run.replace("-", "")] = case.name
+            self._known.notify_all()
+
+    def call(self, function, arguments, call_id, run):
         """Status and JSON."""
-        name = arguments.pop("case", None)
-        if name not in self._cases:
+        with self._known:
+            self._known.wait_for(lambda: run in self._runs, _SECONDS)
+            name = self._runs.get(run)
+            # What nobody asked for is counted too.
+            self.done.add(call_id)
+        if name is None:
             return 404, {"error": "no such case"}
         case, environment, lock = self._cases[name]
         with lock:
-            self.done.add(call_id)
             result, error = self._runtimes[case.suite].run_function(environment, function, arguments)
         return (422, {"error": error}) if error else (200, _plain(result))
 
@@ -58,7 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         call_id = self.headers.get("Idempotency-Key")
-        status, answer = self.world.call(self.path.strip("/"), json.loads(body or b"{}"), call_id)
+        # 00-<trace>-<span>-<flags>
+        trace = (self.headers.get("traceparent") or "--").split("-")[1]
+        status, answer = self.world.call(self.path.strip("/"), json.loads(body or b"{}"), call_id, trace)
         content = json.dumps(answer, default=str).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
