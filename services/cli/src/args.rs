@@ -122,6 +122,20 @@ pub enum Command {
     /// What is done at times that come again
     #[command(subcommand)]
     Schedules(SchedulesCommand),
+    /// What runs remember for later runs
+    #[command(subcommand)]
+    Memory(MemoryCommand),
+    /// Documents that agents know
+    #[command(subcommand)]
+    Knowledge(KnowledgeCommand),
+    /// Which skills runs opened, and how those runs ended
+    Skills,
+    /// What runs have cost, by agent
+    Costs {
+        /// Only runs created at this time or later (RFC 3339)
+        #[arg(long)]
+        since: Option<String>,
+    },
     /// What could not be handled: dead letters
     #[command(subcommand)]
     Dlq(DlqCommand),
@@ -347,6 +361,74 @@ pub enum AgentsCommand {
     },
     /// List agents
     List,
+}
+
+/// `esc memory`.
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// List what is remembered, or search it
+    List {
+        /// Only what has these words
+        words: Option<String>,
+        /// Only of this scope: tenant, agent or user
+        #[arg(long)]
+        scope: Option<String>,
+        /// Only of this agent or user
+        #[arg(long)]
+        owner: Option<String>,
+        /// How many at most
+        #[arg(long, short = 'n', default_value_t = 50)]
+        limit: u32,
+    },
+    /// Keep something; the same key again replaces it
+    Keep {
+        /// What it is about
+        key: String,
+        /// What is to be remembered
+        text: String,
+        /// Who sees it: tenant, agent or user
+        #[arg(long, default_value = "tenant")]
+        scope: String,
+        /// The agent or the user
+        #[arg(long, default_value = "")]
+        owner: String,
+        /// trusted, if you vouch for every word
+        #[arg(long, default_value = "untrusted")]
+        trust: String,
+    },
+    /// Forget something
+    Delete {
+        /// Its id, as listed
+        id: String,
+    },
+}
+
+/// `esc knowledge`.
+#[derive(Debug, Subcommand)]
+pub enum KnowledgeCommand {
+    /// Add documents; the same name again replaces one
+    Add {
+        /// The collection, as agents' files name it under `knowledge`
+        collection: String,
+        /// Text or Markdown
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// trusted, if you vouch for every word
+        #[arg(long, default_value = "untrusted", value_parser = ["trusted", "untrusted"])]
+        trust: String,
+    },
+    /// List documents
+    List {
+        /// Only of this collection
+        collection: Option<String>,
+    },
+    /// Remove a document
+    Delete {
+        /// The collection
+        collection: String,
+        /// The document
+        name: String,
+    },
 }
 
 /// `esc schedules`.

@@ -9,6 +9,7 @@ mod doctor;
 mod freeze;
 mod health;
 mod mcp;
+mod memory;
 mod migrate;
 mod observe;
 mod policies;
@@ -60,6 +61,10 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Agents(AgentsCommand::Apply { files }) => agents::apply(&api()?, files, out).await,
         Command::Agents(AgentsCommand::List) => agents::list(&api()?, out).await,
         Command::Schedules(command) => schedules::run(api, command, out).await,
+        Command::Memory(command) => memory::memory(&api()?, command, out).await,
+        Command::Knowledge(command) => memory::knowledge(&api()?, command, out).await,
+        Command::Skills => memory::skills(&api()?, out).await,
+        Command::Costs { since } => memory::costs(&api()?, since.as_deref(), out).await,
         Command::Standing(command) => standing::run(&api()?, command, out).await,
         Command::Tokens(command) => tokens::run(&api()?, command, out).await,
         Command::Audit(command) => audit::run(&api()?, command, out).await,
