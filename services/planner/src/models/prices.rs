@@ -125,11 +125,18 @@ mod tests {
     #[test]
     fn costs_are_counted_with_caches_and_dates() {
         let prices = Prices::parse(
-            "date: 2025-11-29\nproviders:\n  x:\n    source: https://x\n    models:\n      m: {input: 2, cached: 0.5, output: 10}\n      m-mini: {input: 1, output: 1}\n",
+            "date: 2025-11-29\nproviders:\n  x:\n    source: https://x\n    models:\n      m: {input: 2, cached: 0.5, output: 10}\n      m-mini: {input: 1, cache_write: 2, output: 1}\n",
         )
         .unwrap();
         let usage = Usage { input_tokens: 1000, cached_tokens: 400, output_tokens: 100, ..Usage::default() };
         assert_eq!(prices.cost("x", "m", &usage), Some(600 * 2 + 200 + 1000));
+        let written = Usage { cache_write_tokens: 100, ..usage };
+        assert_eq!(
+            prices.cost("x", "m", &written),
+            prices.cost("x", "m", &usage),
+            "as fresh, where nothing else is said"
+        );
+        assert_eq!(prices.cost("x", "m-mini", &Usage { cache_write_tokens: 600, ..usage }), Some(400 + 600 * 2 + 100));
         assert_eq!(prices.cost("x", "m-2025-08-06", &usage), prices.cost("x", "m", &usage));
         assert_eq!(prices.cost("x", "m-mini", &usage), Some(1100));
         assert_eq!(prices.cost("x", "m-2", &usage), None, "another version, not a date");
