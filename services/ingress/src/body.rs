@@ -5,7 +5,8 @@ use std::str::FromStr;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use kernel::{IdError, RunId};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
@@ -137,6 +138,18 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segment
         path.map(|Path(segments)| Self(segments))
             .map_err(|rejection| Problem::bad_request("invalid_path", rejection.body_text()))
     }
+}
+
+/// An answer under its tag, or word that the caller has it already.
+pub(crate) fn unless_known(headers: &HeaderMap, tag: &str, answer: impl IntoResponse) -> Response {
+    // Compared weakly, as reads are: whether `W/` stands before a tag makes no difference.
+    let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let is_known =
+        known.flat_map(|value| value.split(',')).any(|known| known.trim() == "*" || opaque(known) == opaque(tag));
+    let answer = if is_known { StatusCode::NOT_MODIFIED.into_response() } else { answer.into_response() };
+    let private = (header::CACHE_CONTROL, "private, no-cache".to_owned());
+    ([private, (header::ETAG, tag.to_owned())], answer).into_response()
 }
 
 /// What a segment that is no run id stands for: no run.

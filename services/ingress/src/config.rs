@@ -15,6 +15,9 @@ pub struct Config {
     pub common: Common,
     /// JSON file of hashed API tokens: `[{name, tenant, roles, sha256, expires?}]`. Read again when it changes.
     pub tokens: PathBuf,
+    /// Folder with a file for each secret that webhooks refer to; empty for none. `ESC_SECRET_<NAME>` in the environment is the
+    /// other way.
+    pub secrets_dir: PathBuf,
     /// Whether callers have to show a token.
     pub auth: AuthMode,
     /// Largest request body, in bytes.
@@ -27,6 +30,8 @@ pub struct Config {
     pub max_running: u64,
     /// Share of runs whose spans are exported, from 0 to 1; decided when a run is created.
     pub trace_ratio: f64,
+    /// Requests of one caller in a second, in each instance; 0 is no limit.
+    pub requests_per_second: u64,
     /// Seconds between two signs of life on a quiet event stream; the log is looked at, too.
     pub heartbeat_seconds: u64,
     /// Seconds between two looks for events from outside that were recorded but not acted upon.
@@ -51,12 +56,14 @@ impl Default for Config {
         Self {
             common: Common::for_service("ingress"),
             tokens: PathBuf::new(),
+            secrets_dir: PathBuf::new(),
             auth: AuthMode::Required,
             body_limit_bytes: 1024 * 1024,
             log_body_limit_bytes: 4 * 1024 * 1024,
             log_records_per_second: 20_000,
             max_running: 0,
             trace_ratio: 1.0,
+            requests_per_second: 5000,
             heartbeat_seconds: 15,
             sweep_seconds: 5,
             pool_size: 8,

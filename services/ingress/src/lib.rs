@@ -3,21 +3,27 @@
 //! | to change | open |
 //! | --- | --- |
 //! | who may call, and with what role | `auth/` |
+//! | what is entered in the audit trail | `audit.rs` |
 //! | a call of the API | `api/`, one module per resource |
 //! | how errors look | `problem.rs` |
 //! | how a run is started | `runs.rs` |
 //! | what an event from outside does | `inbound/` |
+//! | who may deliver webhooks, and what becomes of them | `hooks/`, `api/hooks.rs` |
 //! | log records and metrics on their way in | `logs.rs`, `api/logs.rs` |
 //! | streams of a run | `stream.rs`, `live.rs` |
 
 mod api;
+mod audit;
 mod auth;
 mod body;
 mod config;
 mod console;
+mod hooks;
 mod inbound;
 mod live;
 mod logs;
+mod pacing;
+mod packing;
 mod problem;
 mod runs;
 mod snapshot;
@@ -38,16 +44,25 @@ use api::approvals::ApprovalsApi;
 use api::artifacts::ArtifactsApi;
 use api::cloudevents::EventsInApi;
 use api::control::ControlApi;
+use api::conversations::ConversationsApi;
 use api::events::EventsApi;
+use api::forks::ForksApi;
 use api::freeze::FreezeApi;
+use api::hooks::HooksApi;
 use api::logs::LogsApi;
+use api::memory::MemoryApi;
 use api::runs::RunsApi;
 use api::schedules::SchedulesApi;
 use api::services::ServicesApi;
-use auth::{Auth, TokenFileError, Tokens};
+use api::tokens::TokensApi;
+use api::triggers::TriggersApi;
+use audit::Audit;
+use auth::{Auth, Revocations, TokenFileError, Tokens};
+use hooks::{Hooks, Secrets};
 use inbound::Inbound;
 use live::Live;
 use logs::Logs;
+use pacing::Pacing;
 use runs::Runs;
 use snapshot::Snapshots;
 use stream::Streams;
@@ -87,7 +102,8 @@ pub enum Error {
 pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = Arc::clone(&ctx.config);
     config.check()?;
-    let auth = auth(&ctx)?;
+    let tokens = token_file(&ctx)?;
+    let hooks = hooks(&ctx)?;
     let namespace = Namespace::new(config.common.namespace.clone());
     let bus = Bus::connect(BusOptions {
         namespace: namespace.map_err(|error| config::invalid("namespace", error.to_string()))?,
@@ -96,14 +112,26 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     .await?;
     let engine = Engine::start(engine_options(&config), bus.clone()).await?;
     watch_health(&ctx, &bus, &engine);
+    let revocations = Revocations::new();
+    ctx.shutdown.spawn_background(revocations.hear(&bus, ctx.shutdown.closing()).await?);
+    let auth = auth(&ctx, tokens, &engine, &revocations);
 
     let live = Live::default();
     ctx.shutdown.spawn_background(live.listen(&bus, ctx.shutdown.closing()).await?);
     let runs = Runs::new(&engine, engine.agents(), ctx.tracer.clone(), config.max_running, config.trace_ratio);
     let inbound = Inbound::new(&engine, runs.clone(), ctx.tracer.clone());
     let requests = TaskTracker::new();
-    let resources = resources(&ctx, &engine, &runs, &inbound, live)?;
-    ctx.serve(config.common.listen, api::router(resources, auth, config.body_limit_bytes, requests.clone())).await?;
+    let resources = resources(&ctx, &engine, &runs, &inbound, live, &revocations)?;
+    let open =
+        api::hooks::router(HooksApi { hooks, inbound: inbound.clone(), limits: event_limits(config.body_limit_bytes) });
+    let pacing = Pacing::new(config.requests_per_second);
+    let (audit, keeping) = Audit::new(engine.trail(), ctx.shutdown.closing());
+    ctx.shutdown.spawn_background(keeping);
+    ctx.serve(
+        config.common.listen,
+        api::router(resources, open, pacing, auth, audit, config.body_limit_bytes, requests.clone()),
+    )
+    .await?;
     close_last(&ctx, requests, &engine, &bus);
 
     let stopping = ctx.shutdown.stopping();
@@ -134,20 +162,37 @@ fn engine_options(config: &Config) -> EngineOptions {
     }
 }
 
-fn auth(ctx: &Ctx<Config>) -> Result<Auth, service::ConfigError> {
+fn event_limits(body: usize) -> CloudEventLimits {
+    CloudEventLimits { max_bytes: body, ..CloudEventLimits::default() }
+}
+
+fn hooks(ctx: &Ctx<Config>) -> Result<Hooks, service::ConfigError> {
+    let dir = ctx.config.common.agents_dir.join("hooks");
+    let hooks = Hooks::load(&dir, Secrets::new(ctx.config.secrets_dir.clone()));
+    let hooks = hooks.map_err(|error| config::invalid("agents_dir", error.to_string()))?;
+    ctx.shutdown.spawn_background(hooks.clone().follow(ctx.shutdown.closing()));
+    Ok(hooks)
+}
+
+/// The tokens of the file; none if everybody may come in.
+fn token_file(ctx: &Ctx<Config>) -> Result<Option<Arc<Tokens>>, service::ConfigError> {
     match ctx.config.auth {
-        AuthMode::Off => {
-            tracing::warn!("authentication is off: everybody who reaches this port is an operator");
-            Ok(Auth::Off)
-        }
+        AuthMode::Off => Ok(None),
         AuthMode::Required => {
             let loaded = Tokens::load(&ctx.config.tokens);
             let tokens = loaded.map_err(|error: TokenFileError| config::invalid("tokens", error.to_string()))?;
-            let tokens = Arc::new(tokens);
-            ctx.shutdown.spawn_background(Arc::clone(&tokens).follow(ctx.shutdown.closing()));
-            Ok(Auth::Tokens(tokens))
+            Ok(Some(Arc::new(tokens)))
         }
     }
+}
+
+fn auth(ctx: &Ctx<Config>, tokens: Option<Arc<Tokens>>, engine: &Engine, revocations: &Revocations) -> Auth {
+    let Some(file) = tokens else {
+        tracing::warn!("authentication is off: everybody who reaches this port is an operator");
+        return Auth::Off;
+    };
+    ctx.shutdown.spawn_background(Arc::clone(&file).follow(revocations.clone(), ctx.shutdown.closing()));
+    Auth::Tokens { file, kept: engine.tokens(), revocations: revocations.clone() }
 }
 
 fn watch_health(ctx: &Ctx<Config>, bus: &Bus, engine: &Engine) {
@@ -170,16 +215,18 @@ fn resources(
     runs: &Runs,
     inbound: &Inbound,
     live: Live,
+    revocations: &Revocations,
 ) -> Result<Vec<Router>, Error> {
     let config = &ctx.config;
     let (reads, bus) = (engine.reads(), engine.bus().clone());
     let logs = Logs::new(&bus, config.log_records_per_second);
     ctx.shutdown.spawn_background(logs.clone().follow_readers(bus.clone(), ctx.shutdown.closing()));
     let streams = Streams::new(engine, live, config.heartbeat(), ctx.shutdown.stopping());
-    let limits = CloudEventLimits { max_bytes: config.body_limit_bytes, ..CloudEventLimits::default() };
+    let limits = event_limits(config.body_limit_bytes);
     let common = &config.common;
     let artifacts = ArtifactsApi::new(reads.clone(), &common.artifact_url, common.internal_token.clone())?;
     let publisher = bus.publisher();
+    let control = ControlApi { engine: engine.clone(), reads: reads.clone(), tracer: ctx.tracer.clone() };
     Ok(vec![
         api::runs::router(RunsApi {
             runs: runs.clone(),
@@ -188,16 +235,30 @@ fn resources(
             idempotency: engine.idempotency(),
         }),
         api::events::router(EventsApi { reads: reads.clone(), streams }),
-        api::control::router(ControlApi { engine: engine.clone(), reads: reads.clone(), tracer: ctx.tracer.clone() }),
+        api::control::router(control.clone()),
+        api::bulk::router(control),
+        api::forks::router(ForksApi { engine: engine.clone(), runs: runs.clone(), idempotency: engine.idempotency() }),
+        api::conversations::router(ConversationsApi { reads: reads.clone(), snapshots: Snapshots::new(engine) }),
+        api::dlq::router(bus.clone()),
+        api::triggers::router(TriggersApi { inbound: inbound.clone(), limits }),
         api::freeze::router(FreezeApi { freezes: engine.freezes(), bus: bus.clone() }),
         api::waits::router(reads.clone()),
-        api::approvals::router(ApprovalsApi { reads: reads.clone(), bus }),
+        api::approvals::router(ApprovalsApi { reads: reads.clone(), bus: bus.clone() }),
+        api::standing::router(engine.standing()),
+        api::tokens::router(TokensApi { tokens: engine.tokens(), revocations: revocations.clone(), bus }),
+        api::audit::router(engine.trail()),
         api::artifacts::router(artifacts.clone()),
         api::services::router(ServicesApi { services: engine.services(), artifacts }),
         api::actions::router(ActionsApi { actions: engine.actions(), reads, publisher }),
         api::logs::router(LogsApi { logs, limit: config.log_body_limit_bytes }),
         api::cloudevents::router(EventsInApi { inbound: inbound.clone(), limits }),
         api::agents::router(runs.agents().clone()),
+        api::costs::router(engine.reads()),
+        api::memory::router(MemoryApi {
+            memories: engine.memories(),
+            knowledge: engine.knowledge(),
+            skills: engine.skills(),
+        }),
         api::session::router(),
         api::schedules::router(SchedulesApi { schedules: engine.schedules(), agents: runs.agents().clone() }),
     ])

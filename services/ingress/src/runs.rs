@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use engine::{Agents, Committed, Engine, Reads, RunFilter, SubmitError};
 use kernel::agent::{AgentSpec, Criterion};
 use kernel::budget::Limits;
-use kernel::command::CreateRun;
-use kernel::event::{ExternalRef, RunCreated};
-use kernel::{Block, Cause, Command, ConversationId, RunId, Status, TenantId, Timestamp};
+use kernel::command::{CreateRun, ForkRun};
+use kernel::event::{ExternalRef, RunCreated, RunForked};
+use kernel::{Block, Cause, Command, ConversationId, RunId, Status, TenantId};
 use service::telemetry::{Link, Parent, SpanKind, SpanSpec, TraceContext, Tracer, genai};
 use uuid::Uuid;
 
@@ -41,8 +41,22 @@ pub(crate) struct NewRun {
     pub trigger: Option<ExternalRef>,
     /// The person behind it.
     pub operator: Option<String>,
+    /// That person's roles.
+    pub roles: Vec<String>,
     /// The span that led to it, in whatever trace.
     pub traceparent: Option<String>,
+}
+
+/// A run that is to go on from where another one stood.
+#[derive(Debug)]
+pub(crate) struct NewFork {
+    pub run_id: RunId,
+    /// The run as if it were new.
+    pub created: RunCreated,
+    /// What it brings along.
+    pub forked: RunForked,
+    /// The person behind it.
+    pub operator: String,
 }
 
 impl Runs {
@@ -84,6 +98,42 @@ impl Runs {
         Ok(committed)
     }
 
+    /// Starts a run that goes on from where another one stood. Starting one with the same id again changes nothing.
+    pub(crate) async fn fork(&self, new: NewFork) -> Result<Committed, SubmitError> {
+        let begun = SystemTime::now();
+        let NewFork { run_id, mut created, forked, operator } = new;
+        created.sampled = engine::is_sampled(run_id, self.trace_ratio);
+        let sampled = created.sampled;
+        let root = TraceContext { trace_id: run_id.0.into_bytes(), span_id: run_id.root_span_id(), sampled };
+        let parent = Parent::Root { trace_id: root.trace_id, span_id: root.span_id, sampled };
+        let origin = forked.origin.run_id;
+        // The trace of the run that it comes from is another one, and stays what it is.
+        let link = TraceContext { trace_id: origin.0.into_bytes(), span_id: origin.root_span_id(), sampled };
+        let spec = SpanSpec::new(format!("{} {}", genai::INVOKE_AGENT, created.agent), parent)
+            .kind(SpanKind::Server)
+            .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
+            .attribute(genai::AGENT_NAME, created.agent.clone())
+            .attribute(genai::AGENT_ID, created.agent_digest.clone())
+            .attribute(genai::RUN_ID, run_id.to_string())
+            .attribute(genai::TENANT, created.tenant.to_string())
+            .link(Link::to(&link.to_string()).map(|link| link.attribute("escapement.link", "fork")))
+            .start(begun);
+        let cause = Cause {
+            service: "ingress".into(),
+            seq: None,
+            traceparent: Some(root.to_string()),
+            operator: Some(operator),
+        };
+        let hold = self.hold(&created.tenant).await?;
+        let command = Command::Fork(Box::new(ForkRun { create: CreateRun { created, hold }, forked }));
+        let committed = self.engine.submit(run_id, command, "create", cause).await?;
+        if !committed.duplicate {
+            self.tracer.span(spec).end();
+            metrics::counter!("ingress_runs_forked_total").increment(1);
+        }
+        Ok(committed)
+    }
+
     /// Why the run has to queue, if it has to. A count, not a lock: a burst may overshoot a little.
     async fn hold(&self, tenant: &TenantId) -> Result<Option<String>, SubmitError> {
         let Ok(most) = u32::try_from(self.max_running) else { return Ok(None) };
@@ -120,45 +170,9 @@ impl Runs {
 
 impl NewRun {
     fn into_created(self, agent: &AgentSpec, digest: &str, sampled: bool) -> RunCreated {
-        let Self { tenant, objective, input, acceptance, limits, conversation_id, metadata, trigger, .. } = self;
-        let new = engine::NewRun { tenant, objective, input, acceptance, limits, conversation_id, metadata, trigger };
+        let Self { tenant, objective, input, acceptance, limits, conversation_id, metadata, trigger, roles, .. } = self;
+        let new =
+            engine::NewRun { tenant, objective, input, acceptance, limits, conversation_id, metadata, trigger, roles };
         new.created(agent, digest, sampled)
-    }
-}
-
-/// The id of the run that a trigger starts: the same whenever and wherever the event is handled again.
-///
-/// Its time is when the event was received; the rest follows from tenant, event, agent and the trigger's place in the agent's
-/// file.
-pub(crate) fn triggered_run_id(
-    tenant: &TenantId,
-    position: i64,
-    received_at: Timestamp,
-    agent: &str,
-    trigger: usize,
-) -> RunId {
-    engine::run_id_at(received_at, &format!("{tenant}/{position}/{agent}/{trigger}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_triggered_run_has_one_id_that_sorts_by_time() {
-        let tenant = TenantId::default();
-        let at = |millis| Timestamp::from_millisecond(millis).unwrap();
-        let id = triggered_run_id(&tenant, 7, at(1_750_000_000_000), "a", 0);
-        assert_eq!(id, triggered_run_id(&tenant, 7, at(1_750_000_000_000), "a", 0));
-        assert_eq!(id.0.get_version_num(), 7);
-        for other in [
-            triggered_run_id(&tenant, 8, at(1_750_000_000_000), "a", 0),
-            triggered_run_id(&tenant, 7, at(1_750_000_000_000), "b", 0),
-            triggered_run_id(&tenant, 7, at(1_750_000_000_000), "a", 1),
-            triggered_run_id(&"other".parse().unwrap(), 7, at(1_750_000_000_000), "a", 0),
-        ] {
-            assert_ne!(id, other);
-        }
-        assert!(id < triggered_run_id(&tenant, 7, at(1_750_000_000_001), "a", 0));
     }
 }

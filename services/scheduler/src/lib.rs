@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | when and how timers fire | `timers.rs` |
 //! | when schedules fire, and what then | `schedules.rs`, `firing.rs` |
+//! | when starts begin that triggers hold back | `gatherings.rs` |
 //! | what a crash left unpublished | `outbox.rs` |
 //! | what is rung for again | `reaper.rs` |
 //! | what is asked about outside | `reconcile.rs` |
@@ -19,6 +20,7 @@ mod admission;
 mod children;
 mod config;
 mod firing;
+mod gatherings;
 mod leader;
 mod outbox;
 mod reaper;
@@ -71,6 +73,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let leader = Leader::new(&engine);
     let timers = timers::Timers::new(&engine, ctx.tracer.clone(), config);
     let schedules = schedules::Keeper::new(&engine, ctx.tracer.clone(), config);
+    let starter = gatherings::Starter::new(&engine, ctx.tracer.clone(), config);
     let outbox = outbox::Sweeper::new(&engine, config.sweep_after());
     let reaper = reaper::Reaper::new(&engine, config.reap_every(), config.neglect());
     let reconciler = reconcile::Reconciler::new(&engine, config.reap_every(), config.pace());
@@ -81,6 +84,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     futures::join!(
         Box::pin(timers.run(bells, stop.clone())),
         Box::pin(schedules.run(stop.clone())),
+        Box::pin(starter.run(stop.clone())),
         Box::pin(outbox.run(&leader, stop.clone())),
         Box::pin(reaper.run(&leader, stop.clone())),
         Box::pin(reconciler.run(&leader, stop.clone())),

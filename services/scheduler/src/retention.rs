@@ -71,6 +71,8 @@ impl Retention {
         metrics::counter!("scheduler_inbox_pruned_total").increment(inbox);
         let externals = retention.prune_externals(ages.externals, BATCH).await?;
         metrics::counter!("scheduler_external_events_pruned_total").increment(externals);
+        let starts = retention.prune_gatherings(ages.externals, BATCH).await?;
+        metrics::counter!("scheduler_gatherings_pruned_total").increment(starts);
         let actions = retention.prune_actions(ages.externals, BATCH).await?;
         metrics::counter!("scheduler_actions_pruned_total").increment(actions);
         let firings = retention.prune_firings(ages.firings, BATCH).await?;
@@ -81,7 +83,7 @@ impl Retention {
             Some(age) => self.remove_runs(age, round).await?,
             None => false,
         };
-        Ok(full(inbox) || full(externals) || full(actions) || full(firings) || full(keys) || runs)
+        Ok(full(inbox) || full(externals) || full(starts) || full(actions) || full(firings) || full(keys) || runs)
     }
 
     async fn remove_runs(&self, age: Duration, round: &mut Round) -> Result<bool, EngineError> {

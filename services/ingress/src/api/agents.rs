@@ -3,6 +3,8 @@
 use axum::Json;
 use axum::Router;
 use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
 use axum::routing::get;
 use engine::{AgentError, AgentFileError, AgentHead, AgentVersion, Agents};
 use kernel::agent::AgentSpec;
@@ -12,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::schema;
 use crate::auth::{Admin, Viewer};
-use crate::body::{RawBody, Segments};
+use crate::body::{RawBody, Segments, unless_known};
 use crate::problem::Problem;
 
 pub(crate) fn router(agents: Agents) -> Router {
@@ -57,18 +59,29 @@ pub(crate) async fn list(Viewer(principal): Viewer, State(agents): State<Agents>
 /// Look at an agent
 #[utoipa::path(
     get, path = "/v1/agents/{name}", tag = "agents",
-    params(("name" = String, Path, description = "Which agent")),
-    responses((status = 200, description = "The agent", body = AgentView)),
+    params(
+        ("name" = String, Path, description = "Which agent"),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an earlier answer"),
+    ),
+    responses(
+        (status = 200, description = "The agent", body = AgentView),
+        (status = 304, description = "It is the same version as then"),
+    ),
 )]
 pub(crate) async fn show(
     Viewer(principal): Viewer,
     State(agents): State<Agents>,
     Segments(name): Segments<String>,
-) -> Result<Json<AgentView>, Problem> {
-    head(&agents, &principal.tenant, &name).await?.map(Json).ok_or_else(|| {
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let agent = head(&agents, &principal.tenant, &name).await?.ok_or_else(|| {
         Problem::not_found("unknown_agent", format!("there is no agent `{name}`"))
             .remedy("`GET /v1/agents` lists the agents, `PUT /v1/agents/{name}` makes one")
-    })
+    })?;
+    // The same version may have been put in anew, by somebody else.
+    let since = agent.changed_at.map(Timestamp::as_microsecond).unwrap_or_default();
+    let tag = format!("\"{}-{since}\"", agent.digest);
+    Ok(unless_known(&headers, &tag, Json(agent)))
 }
 
 /// Put an agent in

@@ -86,7 +86,8 @@ pub(crate) async fn publish(
     Ok((StatusCode::ACCEPTED, Json(PublishedResponse { accepted })))
 }
 
-fn valid_source(source: &str) -> Result<&str, Problem> {
+/// A source that can be kept.
+pub(super) fn valid_source(source: &str) -> Result<&str, Problem> {
     let fits = (1..=SOURCE_BYTES).contains(&source.len()) && !source.chars().any(char::is_control);
     fits.then_some(source).ok_or_else(|| {
         Problem::bad_request("invalid_query", "the source is empty, too long, or has control characters")
@@ -98,30 +99,42 @@ fn valid_source(source: &str) -> Result<&str, Problem> {
 /// What the CloudEvents binding for HTTP says in headers.
 fn bus_headers(headers: &HeaderMap) -> Headers {
     let mut kept = Headers::new();
+    if let Some(traceparent) = traceparent(headers) {
+        kept.set_traceparent(traceparent);
+    }
     for (name, value) in headers {
         let Ok(value) = value.to_str() else { continue };
         match name.as_str() {
             "content-type" => kept.insert(bus::header::CONTENT_TYPE, value),
             name if name.starts_with("ce-") => kept.insert(name, value),
-            "traceparent" => kept.set_traceparent(value),
             _ => {}
         }
     }
     kept
 }
 
+/// The W3C trace context of a caller: one header with one value, well-formed. Anything else counts as none.
+pub(super) fn traceparent(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(bus::header::TRACEPARENT).iter();
+    let value = values.next()?.to_str().ok()?;
+    (values.next().is_none() && bus::is_traceparent(value)).then_some(value)
+}
+
 fn decode(headers: &Headers, body: &Bytes, limits: &CloudEventLimits) -> Result<Vec<CloudEvent>, Problem> {
     let media_type = headers.get(bus::header::CONTENT_TYPE).unwrap_or_default();
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case(BATCH_MEDIA_TYPE) {
-        return CloudEvent::decode(headers, body, limits).map(|event| vec![event]).map_err(|error| problem(&error));
+        return CloudEvent::decode(headers, body, limits)
+            .map(|event| vec![event])
+            .map_err(|error| invalid_event(&error));
     }
-    let events = CloudEvent::decode_batch(body, limits).map_err(|error| problem(&error))?;
+    let events = CloudEvent::decode_batch(body, limits).map_err(|error| invalid_event(&error))?;
     let numbered = events.into_iter().enumerate();
-    numbered.map(|(index, event)| event.map_err(|error| problem(&error).with("index", index))).collect()
+    numbered.map(|(index, event)| event.map_err(|error| invalid_event(&error).with("index", index))).collect()
 }
 
-fn problem(error: &CloudEventError) -> Problem {
+/// What is wrong with an event.
+pub(super) fn invalid_event(error: &CloudEventError) -> Problem {
     let problem = match error {
         CloudEventError::NotJson { source, .. } => {
             Problem::bad_request("malformed_json", error).with("line", source.line()).with("column", source.column())
@@ -138,7 +151,8 @@ fn problem(error: &CloudEventError) -> Problem {
     }
 }
 
-fn refusal(error: AcceptError) -> Problem {
+/// Why an event was not taken.
+pub(super) fn refusal(error: AcceptError) -> Problem {
     match error {
         AcceptError::KeyTooLong(words) => {
             Problem::unprocessable("invalid_event", words).field("subject").remedy("shorten the subject")

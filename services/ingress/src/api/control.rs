@@ -5,7 +5,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{patch, post};
-use engine::{Engine, Reads};
+use engine::{Engine, Reads, RunRow};
 use kernel::budget::Limits;
 use kernel::command::{AddMessage, ByOperator, ChangeBudget};
 use kernel::units::Duration;
@@ -36,6 +36,8 @@ pub(crate) fn router(api: ControlApi) -> Router {
         .route("/runs/{run_id}/resume", post(resume))
         .route("/runs/{run_id}/cancel", post(cancel))
         .route("/runs/{run_id}/budget", patch(change_budget))
+        .route("/runs/{run_id}", patch(super::revise::revise))
+        .route("/runs/{run_id}/declassify", post(super::vouching::declassify))
         .with_state(api)
 }
 
@@ -104,13 +106,14 @@ fn given_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Opti
 }
 
 impl BudgetPatch {
-    fn apply(self, limits: &Limits) -> Limits {
+    pub(super) fn apply(self, limits: &Limits) -> Limits {
         Limits {
             turns: self.turns.unwrap_or(limits.turns),
             tokens: self.tokens.unwrap_or(limits.tokens),
             cost_usd: self.cost_usd.unwrap_or(limits.cost_usd),
             wall: self.wall.unwrap_or(limits.wall),
             tool_calls: self.tool_calls.unwrap_or(limits.tool_calls),
+            at_limit: limits.at_limit,
         }
     }
 }
@@ -217,7 +220,7 @@ fn by(principal: &Principal, request: ReasonRequest) -> ByOperator {
 
 impl ControlApi {
     /// Submits a person's command for a run of their tenant.
-    async fn change(
+    pub(super) async fn change(
         &self,
         principal: &Principal,
         run: &str,
@@ -226,7 +229,20 @@ impl ControlApi {
     ) -> Result<(StatusCode, Json<RunChanged>), Problem> {
         let id = run_id(run)?;
         let known = self.reads.run(&principal.tenant, id).await?.ok_or_else(|| Problem::unknown_run(id))?;
-        let key = match idempotency_key(headers)? {
+        let changed = self.submit(principal, &known, command, idempotency_key(headers)?).await?;
+        Ok((StatusCode::ACCEPTED, Json(changed)))
+    }
+
+    /// Submits a person's command for a run that was found to be of their tenant.
+    pub(super) async fn submit(
+        &self,
+        principal: &Principal,
+        known: &RunRow,
+        command: Command,
+        key: Option<&str>,
+    ) -> Result<RunChanged, Problem> {
+        let id = known.run_id;
+        let key = match key {
             Some(key) => format!("api/{}/{key}", command.name()),
             None => format!("api/{}", Uuid::now_v7()),
         };
@@ -239,7 +255,7 @@ impl ControlApi {
         };
         let committed = self.engine.submit(id, command, key, cause).await?;
         let (status, seq) = (committed.state.status().as_str(), committed.state.seq);
-        Ok((StatusCode::ACCEPTED, Json(RunChanged { run_id: id, status, seq })))
+        Ok(RunChanged { run_id: id, status, seq })
     }
 
     fn span(&self, run: RunId, what: &'static str, sampled: bool) -> Span {

@@ -19,6 +19,7 @@ use super::turn::{self, TurnView};
 use super::why::{self, Why};
 use crate::auth::Viewer;
 use crate::body::{Params, Segments, run_id};
+use crate::packing;
 use crate::problem::Problem;
 use crate::stream::{Resume, StreamSnapshot, Streams, last_event_id};
 
@@ -132,7 +133,7 @@ pub(crate) struct StreamParams {
 ///
 /// Server-sent events: `snapshot` (the run as it stands, with what the open turn has written so far), then every committed
 /// event in order (`id` is its number, `event` its type), with `delta`s of the model's text in between. A comment keeps a
-/// quiet stream alive. After the run's last event the stream ends; before that, `resume` says that another one should be
+/// quiet stream alive. Whoever takes gzip gets it, piece by piece. After the run's last event the stream ends; before that, `resume` says that another one should be
 /// opened. Coming back behind the last event of an ended run gives 204.
 #[utoipa::path(
     get, path = "/v1/runs/{run_id}/stream", tag = "events",
@@ -155,7 +156,9 @@ pub(crate) async fn stream(
 ) -> Result<Response, Problem> {
     let last = last_event_id(&headers, params.last_event_id.as_deref())?;
     let run = known_run(&api.reads, &principal.tenant, &run).await?;
-    api.streams.open(&principal.tenant, run, last).await
+    let response = api.streams.open(&principal.tenant, run, last).await?;
+    let packs = response.status().is_success() && packing::takes_gzip(&headers);
+    Ok(if packs { packing::packed(response) } else { response })
 }
 
 /// Look at a turn

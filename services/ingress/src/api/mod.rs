@@ -4,19 +4,32 @@ pub(crate) mod actions;
 pub(crate) mod agents;
 pub(crate) mod approvals;
 pub(crate) mod artifacts;
+pub(crate) mod audit;
+pub(crate) mod bulk;
 pub(crate) mod cloudevents;
 pub(crate) mod control;
+pub(crate) mod conversations;
+pub(crate) mod costs;
+pub(crate) mod dlq;
 pub(crate) mod event;
 pub(crate) mod events;
+pub(crate) mod forks;
 pub(crate) mod freeze;
+pub(crate) mod hooks;
 pub(crate) mod logs;
+pub(crate) mod memory;
 pub(crate) mod openapi;
+pub(crate) mod revise;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 pub(crate) mod schema;
 pub(crate) mod services;
 pub(crate) mod session;
+pub(crate) mod standing;
+pub(crate) mod tokens;
+pub(crate) mod triggers;
 mod turn;
+pub(crate) mod vouching;
 pub(crate) mod waits;
 mod why;
 
@@ -24,21 +37,26 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio_util::task::TaskTracker;
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use crate::audit::{self as trail, Audit};
 use crate::auth::{Auth, authenticate};
+use crate::pacing::{Pacing, pace};
 use crate::problem::Problem;
 
-/// Puts the routes of `resources` below `/v1`, behind authentication, and the open pages beside them.
+/// Puts the routes of `resources` below `/v1`, behind authentication, and `open` ones and the pages beside them.
 ///
 /// `requests` tells whether any request is still being answered.
 pub(crate) fn router(
     resources: impl IntoIterator<Item = Router>,
+    open: Router,
+    pacing: Pacing,
     auth: Auth,
+    audit: Audit,
     limit: usize,
     requests: TaskTracker,
 ) -> Router {
@@ -47,9 +65,16 @@ pub(crate) fn router(
         .fold(Router::new(), Router::merge)
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(auth, authenticate));
-    let nosniff =
-        SetResponseHeaderLayer::if_not_present(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        .layer(from_fn_with_state(audit, trail::record))
+        .layer(from_fn_with_state(pacing.clone(), pace))
+        .layer(from_fn_with_state(auth, authenticate))
+        .merge(open.method_not_allowed_fallback(wrong_method).layer(from_fn_with_state(pacing, pace)));
+    // What is no page of the console runs nothing, is framed by nobody, and is no other site's to load.
+    let header = |name, value| SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value));
+    let nosniff = header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let inert = header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'");
+    let own = header(HeaderName::from_static("cross-origin-resource-policy"), "same-origin");
+    let quiet = header(header::REFERRER_POLICY, "no-referrer");
     Router::new()
         .nest("/v1", v1)
         .merge(openapi::router())
@@ -57,7 +82,7 @@ pub(crate) fn router(
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(limit))
-        .layer(nosniff)
+        .layer((nosniff, inert, own, quiet))
         .layer(from_fn_with_state(requests, measure))
 }
 

@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    actions, agents, approvals, artifacts, cloudevents, control, events, freeze, logs, runs, schedules, schema,
-    services, session, waits,
+    actions, agents, approvals, artifacts, audit, bulk, cloudevents, control, conversations, costs, dlq, events, forks,
+    freeze, hooks, logs, memory, revise, runs, schedules, schema, services, session, standing, tokens, triggers,
+    vouching, waits,
 };
 use crate::problem::{MEDIA_TYPE, ProblemDetails};
 
@@ -25,13 +26,19 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
     paths(
         runs::create, runs::list, runs::show,
         events::list, events::economics, events::stream, events::show_turn, events::explain,
-        control::message, control::pause, control::resume, control::cancel, control::change_budget,
+        revise::revise, forks::fork, forks::roll_back, bulk::cancel, bulk::pause, bulk::resume,
+        conversations::show, dlq::list, dlq::redrive, hooks::receive, triggers::test,
+        control::message, control::pause, control::resume, control::cancel, control::change_budget, vouching::declassify,
         freeze::list, freeze::put,
         waits::list,
         approvals::list, approvals::show, approvals::decide,
+        standing::list, standing::revoke,
+        tokens::list, tokens::create, tokens::revoke,
+        audit::list, audit::export,
         artifacts::show, artifacts::content,
         cloudevents::publish,
         logs::logs, logs::metrics,
+        costs::show, memory::list, memory::keep, memory::forget, memory::documents, memory::add, memory::drop_document, memory::skills,
         actions::list, actions::record, actions::show,
         services::alerts, services::signals, services::gaps, services::output,
         agents::list, agents::show, agents::put,
@@ -47,6 +54,8 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         (name = "approvals", description = "What people are asked"),
         (name = "artifacts", description = "What runs have made"),
         (name = "agents", description = "Agent definitions"),
+        (name = "memory", description = "What outlives runs: memories, documents, skills"),
+        (name = "access", description = "Who gets in, and who did what"),
         (name = "session", description = "Who calls, and sessions of browsers"),
         (name = "schedules", description = "What is to be done at times that come again"),
     ),

@@ -10,7 +10,7 @@ use engine::{Claim, IdempotencyKeys, ReadError, Reads, RunFilter, RunRow};
 use kernel::agent::Criterion;
 use kernel::budget::Limits;
 use kernel::wait::WakeKind;
-use kernel::{Block, ConversationId, RunId, Seq, Status, Timestamp, Trust};
+use kernel::{Block, ConversationId, RunId, Seq, Status, TenantId, Timestamp, Trust};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 use sha2::{Digest, Sha256};
@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::schema;
 use crate::auth::{Principal, User, Viewer};
-use crate::body::{JsonBody, Params, Segments, run_id};
+use crate::body::{JsonBody, Params, Segments, run_id, unless_known};
 use crate::problem::Problem;
 use crate::runs::{NewRun, Runs};
 use crate::snapshot::{RUNNING, RunSnapshot, RunUsage, Snapshots};
@@ -56,7 +56,7 @@ pub(crate) struct CreateRunRequest {
     objective: Option<String>,
     /// How it is known that the objective is reached; the agent's own criteria, if none are given.
     #[serde(default)]
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<schema::Criterion>)]
     acceptance: Vec<Criterion>,
     /// What it may spend. The agent's own limits hold all the same.
     #[serde(default)]
@@ -101,7 +101,7 @@ pub(crate) async fn create(
         None => None,
     };
     let (run_id, replayed) = claim.unwrap_or_else(|| (RunId::mint(), false));
-    let traceparent = headers.get(bus::header::TRACEPARENT).and_then(|value| value.to_str().ok());
+    let traceparent = super::cloudevents::traceparent(&headers);
     let new = request.into_new_run(run_id, &principal, traceparent)?;
     // Also when it is a replay: whoever was first may have died before it got here, and the second time changes nothing.
     let committed = api.runs.create(new, &agent.spec, &agent.digest).await?;
@@ -135,11 +135,11 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Probl
 }
 
 /// The run that this request makes or has made, and whether it is a repetition.
-async fn claim(
+pub(super) async fn claim<T: Serialize + Sync>(
     keys: &IdempotencyKeys,
     principal: &Principal,
     key: &str,
-    request: &CreateRunRequest,
+    request: &T,
 ) -> Result<(RunId, bool), Problem> {
     let canonical = serde_json::to_vec(request).map_err(|error| Problem::internal(&error))?;
     let digest = hex::encode(Sha256::digest(&canonical));
@@ -179,6 +179,7 @@ impl CreateRunRequest {
             metadata: self.metadata,
             trigger: None,
             operator: Some(by.name.clone()),
+            roles: by.role_names(),
             traceparent: traceparent.map(str::to_owned),
         })
     }
@@ -286,17 +287,28 @@ pub(crate) async fn list(
 ) -> Result<Json<RunPage>, Problem> {
     let only_running = params.status.as_deref() == Some(RUNNING);
     let filter = params.into_filter()?;
-    let page = api.reads.runs(&principal.tenant, &filter).await.map_err(|error| match error {
+    let (mut items, next) = listed(&api.reads, &api.snapshots, &principal.tenant, &filter).await?;
+    items.retain(|run| !only_running || run.status == RUNNING);
+    Ok(Json(RunPage { items, next }))
+}
+
+/// A page of runs as they are shown, and where the next one begins.
+pub(super) async fn listed(
+    reads: &Reads,
+    snapshots: &Snapshots,
+    tenant: &TenantId,
+    filter: &RunFilter,
+) -> Result<(Vec<RunSummary>, Option<String>), Problem> {
+    let page = reads.runs(tenant, filter).await.map_err(|error| match error {
         ReadError::Engine(error) => Problem::from(error),
         ReadError::Cursor(error) => Problem::bad_request("invalid_cursor", error)
             .field("cursor")
             .remedy("send `next` of the page before, or leave `cursor` out to begin anew"),
     })?;
     let stands: Vec<_> = page.items.iter().map(|run| (run.status, run.turn_id)).collect();
-    let shown = api.snapshots.shown(&stands).await;
+    let shown = snapshots.shown(&stands).await;
     let items = page.items.into_iter().zip(shown).map(|(run, status)| RunSummary::new(run, status));
-    let items = items.filter(|run| !only_running || run.status == RUNNING).collect();
-    Ok(Json(RunPage { items, next: page.next }))
+    Ok((items.collect(), page.next))
 }
 
 impl ListParams {
@@ -316,6 +328,7 @@ impl ListParams {
             since: self.since,
             limit: page_size(self.limit)?,
             cursor: self.cursor,
+            conversation: None,
         })
     }
 }
@@ -375,13 +388,22 @@ impl RunSummary {
 /// Look at a run
 #[utoipa::path(
     get, path = "/v1/runs/{run_id}", tag = "runs",
-    params(("run_id" = uuid::Uuid, Path, description = "Which run")),
-    responses((status = 200, description = "The run as it stands, never older than the log", body = RunSnapshot)),
+    params(
+        ("run_id" = uuid::Uuid, Path, description = "Which run"),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an earlier answer"),
+    ),
+    responses(
+        (status = 200, description = "The run as it stands, never older than the log", body = RunSnapshot),
+        (status = 304, description = "It stands as it did then"),
+    ),
 )]
 pub(crate) async fn show(
     Viewer(principal): Viewer,
     State(api): State<RunsApi>,
     Segments(run): Segments<String>,
-) -> Result<Json<RunSnapshot>, Problem> {
-    api.snapshots.of(&principal.tenant, run_id(&run)?).await.map(Json)
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let snapshot = api.snapshots.of(&principal.tenant, run_id(&run)?).await?;
+    let tag = format!("W/\"{}-{}\"", snapshot.seq, snapshot.status);
+    Ok(unless_known(&headers, &tag, Json(snapshot)))
 }

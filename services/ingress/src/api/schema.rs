@@ -44,9 +44,11 @@ kernel_types! {
     ActionConclusion = kernel::action::ActionConclusion;
     AgentSpec = kernel::agent::AgentSpec;
     ArtifactRef = kernel::call::ArtifactRef;
+    ArgumentOrigin = kernel::call::ArgumentOrigin;
     Block = kernel::Block;
     CallStatus = kernel::call::CallStatus;
     Cause = kernel::Cause;
+    Criterion = kernel::agent::Criterion;
     Condition = kernel::wait::Condition;
     Economics = kernel::economics::Economics;
     Ending = kernel::event::Ending;

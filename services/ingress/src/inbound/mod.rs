@@ -5,29 +5,34 @@
 
 mod consumer;
 mod deliver;
+mod foresee;
 mod signal;
 mod sweep;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bus::{CloudEvent, Publisher};
+use bus::{CloudEvent, Headers, Publisher, subject};
 use engine::{
-    AgentTrigger, Engine, EngineError, Externals, Filter, FilterError, RecordError, RecordedExternal, SubmitError,
-    WaitMatch,
+    AgentTrigger, Engine, EngineError, Externals, Filter, FilterError, Gatherings, RecordError, RecordedExternal,
+    SubmitError, WaitMatch, triggered_run_id,
 };
 use kernel::budget::Limits;
-use kernel::{Block, Rejection, TenantId, Trust, excerpt};
+use kernel::{Block, Rejection, TenantId, Timestamp, Trust, excerpt};
 use serde_json::Value;
 use service::telemetry::Tracer;
+use tokio::sync::Semaphore;
 
-use crate::runs::{NewRun, Runs, triggered_run_id};
+use crate::runs::{NewRun, Runs};
 
 pub(crate) use consumer::handle;
+pub(crate) use foresee::Foreseen;
 pub(crate) use sweep::sweep;
 
 /// Most bytes of an event that a run is given; the whole of it stays in the table of outside events.
 const EVENT_BYTES: usize = 16 * 1024;
+/// Most events that are dispatched behind their answers at once; beyond, whoever hands one in waits for it.
+const BEHIND: usize = 256;
 /// Most compiled filters of waits that are kept.
 const FILTERS: usize = 1024;
 
@@ -36,10 +41,13 @@ const FILTERS: usize = 1024;
 pub(crate) struct Inbound {
     engine: Engine,
     externals: Externals,
+    gatherings: Gatherings,
     runs: Runs,
     tracer: Tracer,
     publisher: Publisher,
     filters: Arc<Mutex<HashMap<String, Filter>>>,
+    /// Room for events that are dispatched behind their answers.
+    behind: Arc<Semaphore>,
 }
 
 /// An event that is in the log.
@@ -78,7 +86,16 @@ impl Inbound {
     pub(crate) fn new(engine: &Engine, runs: Runs, tracer: Tracer) -> Self {
         let externals = engine.externals();
         let publisher = engine.bus().publisher();
-        Self { engine: engine.clone(), externals, runs, tracer, publisher, filters: Arc::default() }
+        Self {
+            engine: engine.clone(),
+            externals,
+            gatherings: engine.gatherings(),
+            runs,
+            tracer,
+            publisher,
+            filters: Arc::default(),
+            behind: Arc::new(Semaphore::new(BEHIND)),
+        }
     }
 
     /// Records the event, and dispatches it unless that was done before. Once it is recorded it counts as taken: a dispatch
@@ -90,34 +107,82 @@ impl Inbound {
         event: &CloudEvent,
         traceparent: Option<&str>,
     ) -> Result<Accepted, AcceptError> {
+        let (recorded, matches) = self.record(tenant, source, event, traceparent).await?;
+        let accepted = Accepted { position: recorded.external.position, duplicate: !recorded.is_new };
+        self.try_dispatch(&recorded, matches).await;
+        Ok(accepted)
+    }
+
+    /// As [`Inbound::accept`], but comes back once the event is recorded: what it leads to happens behind the answer.
+    pub(crate) async fn accept_later(
+        &self,
+        tenant: &TenantId,
+        source: &str,
+        event: &CloudEvent,
+        traceparent: Option<&str>,
+    ) -> Result<Accepted, AcceptError> {
+        let (recorded, matches) = self.record(tenant, source, event, traceparent).await?;
+        let accepted = Accepted { position: recorded.external.position, duplicate: !recorded.is_new };
+        match Arc::clone(&self.behind).try_acquire_owned() {
+            Ok(room) => {
+                let inbound = self.clone();
+                // If the process ends first, the sweep does it.
+                tokio::spawn(async move {
+                    inbound.try_dispatch(&recorded, matches).await;
+                    drop(room);
+                });
+            }
+            Err(_) => self.try_dispatch(&recorded, matches).await,
+        }
+        Ok(accepted)
+    }
+
+    async fn record(
+        &self,
+        tenant: &TenantId,
+        source: &str,
+        event: &CloudEvent,
+        traceparent: Option<&str>,
+    ) -> Result<(RecordedExternal, Vec<WaitMatch>), AcceptError> {
         if source == engine::OBSERVER {
             return Err(AcceptError::Reserved);
         }
         let (recorded, matches) = self.externals.record_and_match(tenant, source, event, traceparent).await?;
-        let accepted = Accepted { position: recorded.external.position, duplicate: !recorded.is_new };
         let outcome = if recorded.is_new { "new" } else { "duplicate" };
         metrics::counter!("ingress_events_total", "outcome" => outcome).increment(1);
+        Ok((recorded, matches))
+    }
+
+    /// Dispatches an event unless that was done. One that fails is left to the sweep.
+    async fn try_dispatch(&self, recorded: &RecordedExternal, matches: Vec<WaitMatch>) {
         if !recorded.dispatched
-            && let Err(error) = self.dispatch(&recorded, matches).await
+            && let Err(error) = self.dispatch(recorded, matches).await
         {
-            let position = accepted.position;
-            tracing::warn!(
-                position,
-                error = &error as &dyn std::error::Error,
-                "an event is recorded and will be dispatched later"
-            );
+            let position = recorded.external.position;
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(position, error, "an event is recorded and will be dispatched later");
         }
-        Ok(accepted)
     }
 
     /// Brings a recorded event to waits and triggers. `matches` are the first of the waits. What fails does not keep it from the
     /// others; the event then stays undispatched, and the sweep does again what is left.
     async fn dispatch(&self, recorded: &RecordedExternal, matches: Vec<WaitMatch>) -> Result<(), SubmitError> {
+        self.tell_executors(recorded).await;
         let delivered = self.bring_to_waits(recorded, matches).await;
         let started = self.bring_to_triggers(recorded).await;
         delivered.and(started)?;
         self.externals.mark_dispatched(recorded.external.position).await?;
         Ok(())
+    }
+
+    /// What goes on elsewhere may be called back about; whoever follows it then asks how it stands. Not heard, it is asked later.
+    async fn tell_executors(&self, recorded: &RecordedExternal) {
+        let subject = subject::svc("tool-executor", "happened");
+        let resource = &recorded.external.resource_key;
+        let body = serde_json::json!({ "tenant": recorded.tenant, "resource": resource }).to_string();
+        if let Err(error) = self.engine.bus().publish_core(&subject, Headers::new(), body).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "executors were not told of an event");
+        }
     }
 
     async fn bring_to_triggers(&self, recorded: &RecordedExternal) -> Result<(), SubmitError> {
@@ -163,6 +228,16 @@ impl Inbound {
             return signal::publish(&self.publisher, recorded, service, &name).await;
         }
         let Some(start) = trigger.start() else { return Ok(()) };
+        let rule = trigger.trigger();
+        if rule.is_some_and(|rule| rule.wake)
+            && self.gatherings.is_taken(&recorded.tenant, &agent.name, external).await?
+        {
+            metrics::counter!("ingress_triggers_total", "outcome" => "woke").increment(1);
+            return Ok(());
+        }
+        if rule.is_some_and(kernel::agent::Trigger::holds_back) {
+            return self.hold_back(recorded, trigger).await;
+        }
         let run_id =
             triggered_run_id(&recorded.tenant, external.position, recorded.received_at, &agent.name, trigger.index);
         let new = NewRun {
@@ -176,12 +251,26 @@ impl Inbound {
             metadata: serde_json::Map::new(),
             trigger: Some(external.clone()),
             operator: None,
+            roles: Vec::new(),
             traceparent: None,
         };
         match self.runs.create(new, &agent.spec, &agent.digest).await {
             Ok(_) | Err(SubmitError::Rejected(Rejection::RunExists | Rejection::Ended(_))) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Leaves the start to whoever begins those that are held back, when they may.
+    async fn hold_back(&self, recorded: &RecordedExternal, trigger: &AgentTrigger) -> Result<(), SubmitError> {
+        let key = engine::gathering_key(trigger, &recorded.event).unwrap_or_else(|error| {
+            metrics::counter!("ingress_filter_errors_total", "of" => "key").increment(1);
+            let (agent, position) = (&trigger.agent.name, recorded.external.position);
+            tracing::warn!(agent, trigger = trigger.index, position, %error, "a trigger's key can't be had from an event");
+            String::new()
+        });
+        self.gatherings.add(recorded, trigger, &key, Timestamp::now()).await?;
+        metrics::counter!("ingress_triggers_total", "outcome" => "held_back").increment(1);
+        Ok(())
     }
 }
 

@@ -116,6 +116,7 @@ fn problem(spec: &AgentSpec) -> Option<Problem<'_>> {
         .or_else(|| spec.triggers.iter().find_map(trigger_problem))
         .or_else(|| spec.observe.iter().find_map(super::observe::problem))
         .or_else(|| super::watch::problem(&spec.watch, &spec.tools))
+        .or_else(|| super::steering::problem(spec))
         .or_else(|| amounts_problem(spec))
 }
 
