@@ -304,11 +304,12 @@ impl House {
         }
     }
 
-    /// Waits until a frame of a call begins with this.
-    pub async fn frame(&self, call: CallId, begin: &str) {
+    /// Waits until a frame of a call holds this.
+    pub async fn frame(&self, call: CallId, words: &str) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        while !self.frames(call).iter().any(|frame| frame.payload.starts_with(begin.as_bytes())) {
-            assert!(tokio::time::Instant::now() < deadline, "no frame begins with {begin:?}");
+        let holds = |frame: &Delivery| frame.payload.windows(words.len()).any(|part| part == words.as_bytes());
+        while !self.frames(call).iter().any(holds) {
+            assert!(tokio::time::Instant::now() < deadline, "no frame holds {words:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
