@@ -107,6 +107,10 @@ pub enum Command {
     Resume(ControlArgs),
     /// End a run
     Cancel(ControlArgs),
+    /// Let a new run take a turn of this one anew
+    Fork(ForkArgs),
+    /// End a run, undo what it did since a turn, and take that turn anew
+    Rollback(RollbackArgs),
     /// The kill switch: nothing new starts in a frozen scope
     Freeze(FreezeArgs),
     /// Follow an event back to what caused it
@@ -330,6 +334,41 @@ pub struct ControlArgs {
     /// The run, or the beginning of its id
     pub run: String,
     /// Why
+    #[arg(long, short)]
+    pub reason: Option<String>,
+}
+
+/// `esc fork`.
+#[derive(Debug, ClapArgs)]
+pub struct ForkArgs {
+    /// The run, or the beginning of its id
+    pub run: String,
+    /// The number of the turn that is taken anew; the last one unless given
+    #[arg(long)]
+    pub turn: Option<u32>,
+    /// Let its calls change things outside; without it, results come from the record and nothing else happens
+    #[arg(long)]
+    pub effects: bool,
+    /// What to say to its first turn
+    #[arg(long, short)]
+    pub message: Option<String>,
+    /// Follow it until it ends; exit code 1 if it fails
+    #[arg(long, short)]
+    pub follow: bool,
+}
+
+/// `esc rollback`.
+#[derive(Debug, ClapArgs)]
+pub struct RollbackArgs {
+    /// The run, or the beginning of its id
+    pub run: String,
+    /// The number of the turn that is taken anew
+    #[arg(long)]
+    pub turn: u32,
+    /// What to say to its first turn
+    #[arg(long, short)]
+    pub message: Option<String>,
+    /// Why; kept with the run that is ended
     #[arg(long, short)]
     pub reason: Option<String>,
 }

@@ -6,6 +6,7 @@ mod audit;
 mod dev;
 mod dlq;
 mod doctor;
+mod forks;
 mod freeze;
 mod health;
 mod mcp;
@@ -56,6 +57,8 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Pause(control) => runs::control(&api()?, "pause", control, out).await,
         Command::Resume(control) => runs::control(&api()?, "resume", control, out).await,
         Command::Cancel(control) => runs::control(&api()?, "cancel", control, out).await,
+        Command::Fork(args) => forks::fork(&api()?, args, out).await,
+        Command::Rollback(args) => forks::roll_back(&api()?, args, out).await,
         Command::Freeze(args) => freeze::run(&api()?, args, out).await,
         Command::Why { run, event } => runs::why(&api()?, run, event, out).await,
         Command::Agents(AgentsCommand::Apply { files }) => agents::apply(&api()?, files, out).await,
