@@ -53,7 +53,7 @@ pub fn claims(state: &RunState, outcome: &TurnOutcome) -> Option<Block> {
 /// Whether words alone are no final answer, since something that was asked for earlier goes on.
 fn sleeps_on_something(state: &RunState) -> bool {
     let of_others = !state.calls.is_empty() || !state.children.is_empty();
-    of_others || state.wait.is_some() || !state.approvals.is_empty() || state.wake.is_some()
+    of_others || state.wait.is_some() || !state.approvals.is_empty()
 }
 
 /// What looks into the criteria of a run.

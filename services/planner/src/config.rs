@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use service::{Common, ConfigError};
 
 use crate::{
+    gate::read_rates,
     models::{ModelsOptions, remote::RemoteOptions},
     slice::SliceLimits,
 };
@@ -40,6 +41,11 @@ pub struct Config {
     pub skills_dir: PathBuf,
     /// Where recordings of models lie, for `record:` and `replay:`.
     pub recordings: PathBuf,
+    /// Turns of one tenant that this planner has under way at once: the others are never left without a place.
+    pub max_turns_per_tenant: usize,
+    /// Tokens a minute that all planners together send to a provider, such as `openai=200000, anthropic=100000`. One that is not
+    /// named has no limit.
+    pub provider_tokens_per_minute: String,
     /// Connections to Postgres.
     pub pool_size: u32,
 }
@@ -60,6 +66,8 @@ impl Default for Config {
             model_hosts: String::new(),
             skills_dir: PathBuf::from("infra/skills"),
             recordings: PathBuf::from(".local/recordings"),
+            max_turns_per_tenant: 192,
+            provider_tokens_per_minute: String::new(),
             pool_size: 8,
         }
     }
@@ -101,6 +109,11 @@ impl Config {
 
     /// What no single key can say by itself.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        read_rates(&self.provider_tokens_per_minute).map_err(|message| ConfigError::Invalid {
+            key: "provider_tokens_per_minute".to_owned(),
+            origin: "the configuration of planner".to_owned(),
+            message,
+        })?;
         if self.output_tokens + 4_000 > self.context_tokens {
             return Err(ConfigError::Invalid {
                 key: "context_tokens".to_owned(),

@@ -21,6 +21,7 @@ pub mod candidate;
 pub mod compaction;
 mod config;
 pub mod drift;
+mod gate;
 mod interrupt;
 mod live;
 pub mod models;

@@ -27,6 +27,7 @@ use crate::{
     Config,
     artifacts::{ArtifactError, Artifacts},
     candidate::{self, Candidate, Reading},
+    gate::{Gate, read_rates},
     interrupt::{Interrupt, Interrupts},
     live::Live,
     models::{
@@ -49,6 +50,10 @@ const LEASE: Duration = Duration::from_secs(8);
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How long a paid outcome goes on being committed while the stores are away.
 const COMMIT_WITHIN: Duration = Duration::from_secs(60);
+/// Deliveries of a doorbell after which a turn that no model answers is left to the scheduler: fewer than make a dead letter.
+const PUT_OFF: u64 = 8;
+/// When to look again whether a tenant has a place for a turn.
+const QUEUED: Duration = Duration::from_millis(200);
 /// Agents whose toolboxes are kept.
 const MAX_TOOLBOXES: usize = 256;
 
@@ -67,6 +72,7 @@ pub(crate) struct Turns {
     shelf: Shelf,
     limits: SliceLimits,
     max_reasks: u32,
+    gate: Gate,
     toolboxes: Mutex<HashMap<String, Arc<Toolbox>>>,
 }
 
@@ -90,6 +96,7 @@ enum TurnError {
 /// What the doorbell says.
 struct Doorbell {
     run: RunId,
+    tenant: String,
     opened: RunRunnable,
     /// The event that opened the turn, if the message says so.
     seq: Option<u64>,
@@ -167,6 +174,11 @@ impl Turns {
             shelf: Shelf::new(config.skills_dir.clone(), Some(engine.skills())),
             limits: config.slice_limits(),
             max_reasks: config.max_reasks,
+            gate: Gate::new(
+                engine.limiter(),
+                config.max_turns_per_tenant,
+                read_rates(&config.provider_tokens_per_minute).unwrap_or_default(),
+            ),
             toolboxes: Mutex::default(),
         }
     }
@@ -180,11 +192,21 @@ impl Turns {
         if let Some(wait) = doorbell.opened.not_before.and_then(time_until) {
             return Ok(Outcome::Defer { after: Some(wait), reason: "the turn is not to be taken yet".to_owned() });
         }
+        let Some(_seat) = self.gate.enter(&doorbell.tenant) else {
+            metrics::counter!("planner_turns_queued_total").increment(1);
+            let reason = "the tenant has all the turns under way that it may have at once".to_owned();
+            return Ok(Outcome::Defer { after: Some(QUEUED), reason });
+        };
         match self.run(&doorbell).await {
             Ok(outcome) => Ok(outcome),
             Err(TurnError::Model(error)) => {
                 // The turn stays open and is taken again, here or elsewhere, until a model answers or the run is ended.
                 metrics::counter!("planner_turns_put_off_total", "kind" => error.kind.as_str()).increment(1);
+                if delivery.delivered >= PUT_OFF {
+                    // The scheduler rings again for runs that nobody takes: an outage of a provider makes no dead letters.
+                    tracing::warn!(run_id = %doorbell.run, %error, "no model answers: the turn waits to be called again");
+                    return Ok(Outcome::Ack);
+                }
                 Ok(Outcome::Retry { after: error.retry_after, reason: error.message })
             }
             Err(TurnError::Engine(error)) if error.is_transient() => Ok(Outcome::defer(error.to_string())),
@@ -296,6 +318,12 @@ impl Turns {
 
     async fn ask_until_usable(&self, open: &mut Open<'_>) -> Result<&'static str, TurnError> {
         let mut consumed = Consumed::default();
+        let first = open.agent.model.all().first().map_or("", String::as_str);
+        if let Some(wait) = self.gate.wait(first).await {
+            let words = "the provider has had its tokens for this minute";
+            let error = ModelError::new(FailureKind::RateLimited, words);
+            return Err(TurnError::Model(ModelError { retry_after: Some(wait), ..error }));
+        }
         let (mut said, mut problems) = (String::new(), Vec::new());
         let mut again = 0;
         while again <= self.max_reasks {
@@ -332,6 +360,7 @@ impl Turns {
                 }
             };
             fail::fail_point!("planner.after_model");
+            self.gate.charge(&answered.model, answered.answer.usage.tokens()).await;
             consumed.add(&mut answered);
             match self.try_commit(open, &answered, &consumed).await? {
                 Tried::Committed => return Ok("committed"),
@@ -626,11 +655,11 @@ fn read_doorbell(delivery: &Delivery) -> Result<Doorbell, String> {
     let subject = Subject::parse(&delivery.subject).map_err(|error| error.to_string())?;
     let Subject::Event { run, tenant, .. } = subject else { return Err("not an event of a run".to_owned()) };
     let run: RunId = run.parse().map_err(|error: kernel::IdError| error.to_string())?;
-    tenant.parse::<TenantId>().map_err(|error| error.to_string())?;
+    let tenant = tenant.parse::<TenantId>().map_err(|error| error.to_string())?.to_string();
     let opened: RunRunnable = delivery.json().map_err(|error| error.to_string())?;
     let seq = delivery.msg_id().and_then(|id| id.rsplit_once('-')).and_then(|(_, seq)| seq.parse().ok());
     let traceparent = delivery.traceparent().map(str::to_owned);
-    Ok(Doorbell { run, opened, seq, is_first: delivery.delivered <= 1, traceparent })
+    Ok(Doorbell { run, tenant, opened, seq, is_first: delivery.delivered <= 1, traceparent })
 }
 
 /// How long it is until then, if it is not over.

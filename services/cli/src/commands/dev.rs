@@ -52,7 +52,8 @@ pub async fn run(args: &DevArgs, door: &Door, out: &Out) -> Result<(), CliError>
 /// The services, each with its own configuration from the environment. The public door comes last, and closes first.
 fn start() -> Result<Vec<Running>, CliError> {
     // One process needs no secret against itself, but the artifact service wants to know who asks.
-    let internal = Secret::from(Uuid::new_v4().simple().to_string());
+    // Of a UUIDv7 at least 32 bits are fresh: four of them can't be guessed.
+    let internal = Secret::from((0..4).map(|_| Uuid::now_v7().simple().to_string()).collect::<String>());
     let mut services = vec![
         service("artifact", &internal, |config: &mut artifact::Config| &mut config.common, artifact::run)?,
         service("approval", &internal, |config: &mut approval::Config| &mut config.common, approval::run)?,

@@ -6,6 +6,7 @@
 mod candidates;
 mod endings;
 mod failures;
+mod outliving;
 mod redteam;
 mod remote;
 mod scenarios;

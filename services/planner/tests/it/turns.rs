@@ -71,6 +71,11 @@ impl World {
         self.run_with(yaml, |_| {}).await
     }
 
+    /// Starts a run of this agent on this input, with these labels.
+    pub async fn run_on(&self, yaml: &str, input: kernel::Block, metadata: serde_json::Map<String, Value>) -> RunId {
+        self.run_with(yaml, |created| (created.input, created.metadata) = (input, metadata)).await
+    }
+
     pub async fn run_with(&self, yaml: &str, change: impl FnOnce(&mut RunCreated)) -> RunId {
         let agent = self.ingress.agents().put(&self.tenant, yaml, "ann").await.unwrap();
         let mut created = RunCreated {

@@ -6,6 +6,7 @@
 mod approvals;
 mod artifacts;
 pub(crate) mod children;
+mod costs;
 mod cursor;
 pub(crate) mod events;
 mod queue;
@@ -19,6 +20,7 @@ use sqlx::PgPool;
 pub use approvals::ApprovalRow;
 pub use artifacts::ArtifactRow;
 pub use children::ChildOutOfStep;
+pub use costs::AgentCost;
 pub use cursor::InvalidCursor;
 pub use events::StoredEvent;
 pub use queue::Queued;
