@@ -84,22 +84,12 @@ pub(crate) async fn of_undoing(
     let Asked { tool, means, arguments } = call;
     let seen = Seen::of(known, state, agent).await?;
     let care = if tool.spec.effect > kernel::tool::Effect::External { Care::Strict } else { Care::Usual };
-    let trace = |arguments| policy::trace(&arguments, &tool.labels, &seen.sources, care);
     let believed = seen.calls.get(&undone).map(|(_, _, trust)| *trust).filter(|trust| *trust > Trust::Untrusted);
     let (Means::Http(http), Some(trust)) = (means, believed) else {
-        return Ok((trace(Value::Object(arguments.clone())), Trust::Untrusted));
+        let arguments = Value::Object(arguments.clone());
+        return Ok((policy::trace(&arguments, &tool.labels, &seen.sources, care), Trust::Untrusted));
     };
-    let (names, values): (Vec<_>, Vec<_>) = of_result(http, arguments).into_iter().unzip();
-    let mut origins = trace(Value::Array(values));
-    for origin in &mut origins {
-        // By the place that is filled, not by its number.
-        let number =
-            origin.pointer.trim_start_matches('/').split('/').next().and_then(|number| number.parse::<usize>().ok());
-        if let Some(name) = number.and_then(|number| names.get(number)) {
-            origin.pointer = format!("/{}", name.replace('.', "/"));
-        }
-    }
-    Ok((origins, trust))
+    Ok((policy::trace_values(&of_result(http, arguments), &seen.sources, care), trust))
 }
 
 /// A call as it is to be carried out.
@@ -110,14 +100,15 @@ pub(crate) struct Asked<'a> {
     pub arguments: &'a Map<String, Value>,
 }
 
-/// The parts of a result that a request has places for, by the names of the places.
+/// The parts of a result that a request has places for, each with its pointer.
 fn of_result(http: &HttpRequest, arguments: &Map<String, Value>) -> Vec<(String, Value)> {
+    let pointer = |name: &str| format!("/{}", name.replace('.', "/"));
     let value = |name: &str| {
         let mut parts = name.split('.');
         let first = parts.next().filter(|first| *first == "result").and_then(|first| arguments.get(first))?;
         parts.try_fold(first, |value, part| value.get(part)).cloned()
     };
-    template::places_of(http).filter_map(|name| Some((name.to_owned(), value(name)?))).collect()
+    template::places_of(http).filter_map(|name| Some((pointer(name), value(name)?))).collect()
 }
 
 /// What a run has seen so far.
@@ -135,12 +126,16 @@ impl Seen {
         seen.agent(agent);
         let reads = known.engine.reads();
         let mut after = 0;
-        for _ in 0..MAX_PAGES {
+        for number in 1..=MAX_PAGES {
             let page = reads.events(&state.tenant, state.run_id, after, PAGE).await?;
             let Some(last) = page.last() else { break };
             after = last.seq;
-            // An event that can't be read is as if it had not been seen.
-            for event in page.iter().filter_map(|stored| stored.decode().ok()) {
+            for stored in &page {
+                // An event that can't be read is as if it had not been seen.
+                let Ok(event) = stored.decode() else {
+                    seen.sources.incomplete();
+                    continue;
+                };
                 if let EventData::ToolRequested(asked) = &event.data {
                     let tool = known.called(&asked.call).await?;
                     seen.calls.insert(asked.call.call_id, (tool, asked.call.arguments.clone(), asked.call.trust));
@@ -149,6 +144,9 @@ impl Seen {
             }
             if page.len() < PAGE as usize {
                 break;
+            }
+            if number == MAX_PAGES {
+                seen.sources.incomplete();
             }
         }
         Ok(seen)
@@ -280,7 +278,7 @@ mod tests {
         http.body = Some(json!({"was": "{result.at.day}", "gone": "{result.none}"}));
         let arguments = json!({"order": "7", "result": {"id": "o-1", "at": {"day": 3}, "note": "x"}});
         let taken = of_result(&http, arguments.as_object().unwrap());
-        assert_eq!(taken, [("result.id".to_owned(), json!("o-1")), ("result.at.day".to_owned(), json!(3))]);
+        assert_eq!(taken, [("/result/id".to_owned(), json!("o-1")), ("/result/at/day".to_owned(), json!(3))]);
     }
 
     #[test]

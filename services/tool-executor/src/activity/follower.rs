@@ -105,7 +105,10 @@ impl Follower {
     /// Ends the command when there is a reason to. Its exit is found and published by the tail, as any other.
     async fn guard(&self) -> std::convert::Infallible {
         let mut beyond = self.beyond.clone();
+        let begun = self.ending.is_none() && self.files.reason().is_some();
         let reason = tokio::select! {
+            // Whoever followed it before was about to end it, and may have left it standing still. The reason is known.
+            () = std::future::ready(()), if begun => "cancelled",
             () = self.wanted.cancelled() => "cancelled",
             () = self.no_longer_wanted() => "cancelled",
             () = until(self.activity.deadline) => "timeout",

@@ -126,17 +126,15 @@ impl Processes {
             return;
         }
         let (own, held) = (self.clone(), self.group.hold());
-        let stopping = move || {
-            if !held {
-                own.stop(spare)
-            }
+        let stopping = move || match own.supervisor().filter(|_| held) {
+            // Nothing can be started now, not even what records the end.
+            Some(supervisor) => send(supervisor, Signal::SIGSTOP),
+            None => own.stop(spare),
         };
         let _ = tokio::task::spawn_blocking(stopping).await;
         let gone = self.gone_after(Signal::SIGKILL, VANISH, spare).await;
-        if held {
-            self.group.let_go();
-        }
-        if !held && let Some(supervisor) = self.supervisor() {
+        self.group.let_go();
+        if let Some(supervisor) = self.supervisor() {
             send(supervisor, Signal::SIGCONT);
         }
         if !gone {

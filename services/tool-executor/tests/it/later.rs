@@ -145,8 +145,8 @@ async fn a_limit_that_is_none_is_refused_at_the_start() {
 /// of that.
 fn undone_at(url: &str, labels: &str) -> String {
     format!(
-        "output: {{ type: object, properties: {{ ok: {{ type: boolean{labels} }} }} }}\n\
-         compensate: {{ http: {{ method: POST, url: \"{url}\", body: {{ undo: \"{{number}}\", was: \"{{result.ok}}\" }}, allow_private: true }} }}\n"
+        "output: {{ type: object, properties: {{ id: {{ type: string{labels} }} }} }}\n\
+         compensate: {{ http: {{ method: POST, url: \"{url}\", body: {{ undo: \"{{number}}\", was: \"{{result.id}}\" }}, allow_private: true }} }}\n"
     )
 }
 
@@ -215,7 +215,7 @@ async fn what_undoes_an_effect_with_words_of_a_stranger_is_asked_about() {
     assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
     house.cancel(run).await;
     let asked = house.question(run, 1).await;
-    assert!(asked.question.text.contains("`/result/ok`: untrusted"), "{}", asked.question.text);
+    assert!(asked.question.text.contains("`/result/id`: untrusted"), "{}", asked.question.text);
     assert!(!asked.question.text.contains("`/number`"), "that was let do: {}", asked.question.text);
     assert!(server.seen("/undo").is_empty());
     house.decide(run, asked.approval_id, None).await;

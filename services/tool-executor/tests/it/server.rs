@@ -160,7 +160,7 @@ async fn effect(State(server): State<Server>, headers: HeaderMap, Json(body): Js
         }
     }
     match plan {
-        None => Json(json!({ "ok": true })).into_response(),
+        None => Json(json!({ "ok": true, "id": format!("effect-{}", server.asked().len()) })).into_response(),
         Some(Plan::Unavailable) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         Some(Plan::Busy) => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")], "later").into_response(),
         Some(Plan::HappenAndHang | Plan::Hang) => std::future::pending().await,

@@ -67,18 +67,15 @@ pub enum Care {
 pub fn trace(arguments: &Value, labels: &Labels, sources: &Sources, care: Care) -> Vec<Origin> {
     let mut walk = Walk { lookup: Lookup::new(sources, care), origins: Vec::new() };
     let complete = walk.value(arguments, &labels.root(), &mut String::new(), 0);
-    let mut origins = walk.origins;
-    if !complete {
-        origins.push(Origin {
-            pointer: String::new(),
-            trust: Trust::Untrusted,
-            source: "nowhere".to_owned(),
-            rule: "there are too many values to look for".to_owned(),
-            matters: true,
-        });
-    }
-    origins.sort_by(|left, right| left.pointer.cmp(&right.pointer));
-    origins
+    walk.end(complete)
+}
+
+/// The same for values that no schema of arguments describes, each with the pointer that says where it stands. All of them decide.
+#[must_use]
+pub fn trace_values(values: &[(String, Value)], sources: &Sources, care: Care) -> Vec<Origin> {
+    let mut walk = Walk { lookup: Lookup::new(sources, care), origins: Vec::new() };
+    let complete = values.iter().all(|(pointer, value)| walk.value(value, &Place::nowhere(), &mut pointer.clone(), 0));
+    walk.end(complete)
 }
 
 struct Walk<'a> {
@@ -87,6 +84,22 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// All that was found, in order.
+    fn end(self, complete: bool) -> Vec<Origin> {
+        let mut origins = self.origins;
+        if !complete {
+            origins.push(Origin {
+                pointer: String::new(),
+                trust: Trust::Untrusted,
+                source: "nowhere".to_owned(),
+                rule: "there are too many values to look for".to_owned(),
+                matters: true,
+            });
+        }
+        origins.sort_by(|left, right| left.pointer.cmp(&right.pointer));
+        origins
+    }
+
     /// Whether all was looked at.
     fn value(&mut self, value: &Value, place: &Place<'_>, pointer: &mut String, depth: usize) -> bool {
         if depth > MAX_DEPTH || self.origins.len() >= MAX_VALUES {
