@@ -18,8 +18,9 @@ export function whenSignedOut(callback) {
   onSignedOut = callback;
 }
 
-async function call(method, path, body, headers = {}) {
-  const options = { method, headers: { accept: "application/json", ...headers }, credentials: "same-origin" };
+/** Sends a request. What is not an answer of success is thrown as a `Problem`. */
+async function send(method, path, body, headers) {
+  const options = { method, headers, credentials: "same-origin" };
   if (body !== undefined) {
     options.body = JSON.stringify(body);
     options.headers["content-type"] = "application/json";
@@ -30,14 +31,24 @@ async function call(method, path, body, headers = {}) {
   } catch {
     throw new Problem(0, { detail: "The server can't be reached. It is tried again by itself." });
   }
-  const text = await response.text();
-  const answer = text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text;
-  if (response.ok) return answer;
+  if (response.ok) return response;
   if (response.status === 401 && path !== "/v1/session") onSignedOut();
+  const answer = parsed(await response.text(), response);
   throw new Problem(response.status, typeof answer === "object" ? answer : { detail: answer });
 }
 
+function parsed(text, response) {
+  return text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text;
+}
+
+async function call(method, path, body, headers = {}) {
+  const response = await send(method, path, body, { accept: "application/json", ...headers });
+  return parsed(await response.text(), response);
+}
+
 export const get = (path) => call("GET", path);
+/** A content as text, whatever its type. */
+export const getText = (path) => send("GET", path, undefined, {}).then((response) => response.text());
 export const post = (path, body, headers) => call("POST", path, body ?? {}, headers);
 export const put = (path, body) => call("PUT", path, body);
 export const del = (path) => call("DELETE", path);
@@ -59,7 +70,7 @@ export const whoAmI = () => get("/v1/session");
 // The names of all events: an `EventSource` hears only those that it was told of.
 const TYPES =
   "run.created run.queued run.runnable run.waiting run.pause_requested run.paused run.resumed run.cancel_requested " +
-  "run.completed run.failed run.cancelled run.changed turn.completed turn.rejected turn.abandoned message.added plan.updated " +
+  "run.completed run.failed run.cancelled run.forked run.revised run.changed turn.completed turn.rejected turn.abandoned message.added plan.updated " +
   "tool.requested tool.authorized tool.denied tool.started tool.progressed tool.completed tool.failed tool.cancelled " +
   "tool.in_doubt tool.reconciled observation.recorded wait.registered wait.satisfied wait.expired wait.cancelled " +
   "timer.set timer.fired timer.cancelled approval.requested approval.granted approval.denied approval.expired " +

@@ -5,8 +5,10 @@ import { usePolled } from "./ui.js";
 import { Agents } from "./views/agents.js";
 import { Approvals } from "./views/approvals.js";
 import { Costs } from "./views/costs.js";
+import { Health } from "./views/health.js";
 import { Run } from "./views/run.js";
 import { Runs } from "./views/runs.js";
+import { Schedules } from "./views/schedules.js";
 import { SignIn } from "./views/sign-in.js";
 import { Waits } from "./views/waits.js";
 
@@ -15,7 +17,9 @@ const PAGES = [
   ["waiting", "Waiting", Waits],
   ["approvals", "Approvals", Approvals],
   ["agents", "Agents", Agents],
+  ["schedules", "Schedules", Schedules],
   ["costs", "Costs", Costs],
+  ["health", "Health", Health],
 ];
 
 /** Where the address says to be: `#/runs/ID?tab=...`. */

@@ -29,7 +29,8 @@ const LINES = {
     icon: "☰", kind: "model", title: `plan: ${(d.steps || []).filter((step) => step.status === "done").length} of ${(d.steps || []).length} done`,
     text: (d.steps || []).filter((step) => step.status === "in_progress").map((step) => step.title).join(", "), quiet: true,
   }),
-  "tool.requested": (d) => ({ icon: "→", kind: "tool", title: d.call?.tool, text: args(d.call), facts: [words(d.call?.effect)] }),
+  "tool.requested": (d) => ({ icon: "→", kind: "tool", title: d.call?.tool, text: args(d.call), facts: [words(d.call?.effect)],
+    output: d.call?.kind === "activity" ? d.call.call_id : undefined }),
   "tool.denied": (d) => ({ icon: "✕", kind: "bad", title: "denied", text: d.reason || text(d.block) || words(d.code) }),
   "tool.started": (d) => ({ icon: "▶", kind: "tool", title: "started", text: d.attempt > 1 ? `attempt ${d.attempt}` : "", quiet: true }),
   "tool.progressed": (d) => ({ icon: "·", kind: "tool", title: "progress", text: text(d.block) || words(d.status), quiet: true }),
@@ -62,6 +63,8 @@ const LINES = {
   "artifact.updated": (d) => ({ icon: "▣", kind: "tool", title: d.artifact?.name, text: `version ${d.artifact?.version}`, artifact: d.artifact }),
   "external.matched": (d) => ({ icon: "⇥", kind: "wake", title: `event ${d.external?.event_type || ""}`, text: d.external?.resource_key }),
   "budget.exceeded": (d) => ({ icon: "!", kind: "bad", title: `budget used up: ${words(d.limit || d.rule)}` }),
+  "run.forked": (d) => ({ icon: "⑂", kind: "person", title: `goes on from turn ${d.origin?.turn} of another run`, text: d.effects ? "with effects" : "effects are simulated", run: d.origin?.run_id }),
+  "run.revised": (d) => ({ icon: "±", kind: "person", title: `revised by ${d.by || "somebody"}`, text: text(d.objective) || d.reason || "" }),
   "budget.changed": () => ({ icon: "±", kind: "person", title: "budget changed" }),
 };
 

@@ -3,6 +3,8 @@ import { html, useEffect, useReducer, useState } from "../html.js";
 import { follow, get, idempotent, post, query } from "../api.js";
 import { bytes, dollars, duration, number, seconds, when, words } from "../format.js";
 import { Action, Ago, Empty, Meter, Status, Trouble, Trust, useNow } from "../ui.js";
+import { Artifact } from "./artifact.js";
+import { Output } from "./output.js";
 import { Turn } from "./turn.js";
 import { Why } from "./why.js";
 import { Timeline } from "./timeline.js";
@@ -125,7 +127,7 @@ function Side({ run, now }) {
       <${Meter} label="Tool calls" used=${usage.tool_calls} limit=${budget.tool_calls} show=${number} />
       ${budget.wall ? html`<p><small>may take ${budget.wall}</small></p>` : null}</section>
     ${run.artifacts.length ? html`<section><h2>Artifacts</h2><ul class="plainlist">${run.artifacts.map((item) => html`<li>
-        <a href=${query(`/v1/artifacts/${item.artifact_id}/content`, { version: item.version })} target="_blank" rel="noopener">${item.name}</a>
+        <a href="#/runs/${run.run_id}?artifact=${item.artifact_id}">${item.name}</a>
         <small> v${item.version} · ${bytes(item.bytes)}</small> <${Trust} name=${item.trust} /></li>`)}</ul></section>` : null}
     <section><h2>Facts</h2><dl>
       <dt>Run</dt><dd><code>${run.run_id}</code></dd>
@@ -143,6 +145,7 @@ export function Run({ id, parameters, who }) {
   const { run } = page;
   if (!run) return page.error ? html`<${Trouble} error=${page.error} />` : html`<p aria-busy="true">Loading …</p>`;
   const back = `#/runs/${id}`;
+  const artifact = run.artifacts.find((item) => item.artifact_id === parameters.artifact);
   const lived = seconds(run.created_at, ENDED.includes(run.status) ? run.updated_at : new Date(now));
   const line = { live: "live", lost: "the line is lost: trying again", ended: "" }[page.state] || "";
   return html`
@@ -159,5 +162,7 @@ export function Run({ id, parameters, who }) {
       <${Side} run=${run} now=${now} />
     </div>
     ${parameters.turn ? html`<${Turn} run=${id} number=${parameters.turn} onClose=${() => (location.hash = back)} />` : null}
+    ${parameters.output ? html`<${Output} call=${parameters.output} onClose=${() => (location.hash = back)} />` : null}
+    ${artifact ? html`<${Artifact} artifact=${artifact} onClose=${() => (location.hash = back)} />` : null}
     ${parameters.why ? html`<${Why} run=${id} seq=${parameters.why} onClose=${() => (location.hash = back)} />` : null}`;
 }

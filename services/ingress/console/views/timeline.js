@@ -17,6 +17,7 @@ function Entry({ event, run }) {
       <p><b>${told.title}</b> ${told.text ? html`<span class="told">${told.text}</span>` : null}
         ${told.facts.map((fact) => html` <small>${fact}</small>`)}
         ${told.turn ? html` <a href="#/runs/${run}?turn=${told.turn}">what it saw</a>` : null}
+        ${told.output ? html` <a href="#/runs/${run}?output=${told.output}">output</a>` : null}
         ${told.approval ? html` <a href="#/approvals">decide</a>` : null}
         ${told.run ? html` <a href="#/runs/${told.run}">open</a>` : null}
         <span class="tools"><a href="#/runs/${run}?why=${event.seq}" aria-label="Why did ${event.type} happen?">why</a>
