@@ -6,6 +6,7 @@
 
 pub(crate) mod alarm;
 pub mod evidence;
+mod gather;
 pub mod health;
 mod ring;
 pub mod shape;
@@ -17,9 +18,9 @@ use std::{
 };
 
 use bus::{Delivery, Subject};
-use engine::{ActionSlice, Engine, EngineError, ServiceCheckpoint, SignalGap};
+use engine::{Engine, EngineError, ServiceCheckpoint, SignalGap};
 use jiff::{SignedDuration, Timestamp};
-use kernel::{ActionId, TenantId};
+use kernel::TenantId;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use signals::Record;
@@ -27,26 +28,17 @@ use signals::Record;
 use self::{
     alarm::Herald,
     evidence::Line,
+    gather::{Gatherer, Touched},
     health::Health,
-    ring::{Held, Ring},
+    ring::Held,
     watches::{CompiledWatch, WatchBook},
 };
-use crate::{
-    meter,
-    windows::{
-        OpenWindows, TenantWindows, Window, WindowSet,
-        slice::{By, Relation, Slice, SliceKey, distance, relation},
-    },
-};
+use crate::{meter, windows::OpenWindows};
 
 /// Most bytes of the name of a service.
 const SERVICE_BYTES: usize = 128;
 /// Services of one partition that are watched at once.
 const SERVICES: usize = 4096;
-/// How long the first lines of an action are gathered before one of their traces is taken for its own.
-const ADOPT_AFTER: SignedDuration = SignedDuration::from_secs(1);
-/// Traces that an action may turn out to be.
-const CANDIDATES: usize = 8;
 
 /// What a reader of logs works with. Cheap to clone.
 #[derive(Clone)]
@@ -96,13 +88,7 @@ pub(crate) struct Logs {
     means: LogMeans,
     stream_made: i64,
     services: HashMap<Key, Service>,
-    ring: Ring,
-    windows: Arc<WindowSet>,
-    slices: HashMap<SliceKey, Slice>,
-    dirty: BTreeSet<SliceKey>,
-    /// By action that names no id, the traces at its time and place and how far from it they are.
-    candidates: HashMap<ActionId, Vec<(i64, String)>>,
-    last_seq: u64,
+    gatherer: Gatherer,
 }
 
 impl Logs {
@@ -113,7 +99,6 @@ impl Logs {
         stream_made: Option<Timestamp>,
     ) -> Result<Self, EngineError> {
         let stream_made = stream_made.map_or(0, Timestamp::as_microsecond);
-        let windows = means.windows.refresh().await?;
         let mut services = HashMap::new();
         for checkpoint in means.engine.services().checkpoints(partition).await? {
             let mind = serde_json::from_str(checkpoint.state.get()).unwrap_or_else(|error| {
@@ -128,28 +113,8 @@ impl Logs {
         for ((tenant, name), service) in &mut services {
             service.watchers = watchers(&means.book, tenant, name).await?;
         }
-        let ids: Vec<ActionId> = windows.all().map(|window| window.id()).collect();
-        let mut slices = HashMap::new();
-        for slice in means.engine.actions().slices(&ids).await? {
-            // Of other partitions' services there is no checkpoint here.
-            if services.keys().any(|(_, service)| *service == slice.service)
-                && let Ok(state) = serde_json::from_str(slice.state.get())
-            {
-                slices.insert((slice.action_id, slice.service), state);
-            }
-        }
-        Ok(Self {
-            partition,
-            means,
-            stream_made,
-            services,
-            ring: Ring::default(),
-            windows,
-            slices,
-            dirty: BTreeSet::new(),
-            candidates: HashMap::new(),
-            last_seq: 0,
-        })
+        let gatherer = Gatherer::open(means.windows.clone(), means.engine.actions()).await?;
+        Ok(Self { partition, means, stream_made, services, gatherer })
     }
 
     /// Reads a message.
@@ -159,8 +124,7 @@ impl Logs {
             tracing::warn!(subject = %delivery.subject, "a message among the logs is of no service");
             return Ok(());
         };
-        self.last_seq = delivery.stream_seq;
-        self.look_again();
+        self.gatherer.look_again();
         let watchers = watchers(&self.means.book, &tenant, &service).await?;
         let key = (tenant, service);
         let held = Held {
@@ -184,194 +148,33 @@ impl Logs {
             if is_new && service.pace.is_too_fast(held.at, lines.len() as u64, self.means.per_second) {
                 (service.seq, service.is_dirty) = (delivery.stream_seq, true);
                 drop(lines);
-                self.ring.push(held);
+                self.gatherer.hold(held);
                 return Ok(());
             }
         }
-        let windows = Arc::clone(&self.windows);
-        let open = windows.of(&key.0);
-        let mut touched = BTreeSet::new();
-        if is_watched || open.is_some() {
+        let is_gathered = self.gatherer.listens_to(&key.0);
+        let mut touched = Touched::default();
+        if is_watched || is_gathered {
             for (index, raw) in lines.iter().enumerate() {
                 let record = Record::from_line(raw);
                 let place = Place { seq: held.seq, index: u32::try_from(index).unwrap_or(u32::MAX), at: held.at };
                 if let Some(service) = self.services.get_mut(&key).filter(|service| place.seq > service.seq) {
                     service.record(&record, place);
                 }
-                if let Some(open) = open {
-                    self.gather(open, &key.1, raw, &record, place, &mut touched);
+                if is_gathered {
+                    self.gatherer.line((&key.0, &key.1), raw, &record, place, &mut touched);
                 }
             }
         }
         drop(lines);
-        self.close_message(held.seq, touched);
-        self.ring.push(held);
+        self.gatherer.close_message(held.seq, touched);
+        self.gatherer.hold(held);
         if let Some(service) = self.services.get_mut(&key).filter(|service| delivery.stream_seq > service.seq) {
             (service.seq, service.is_dirty) = (delivery.stream_seq, true);
             let changes = service.check(delivery.published_at);
             self.tell(&key, changes).await;
         }
         Ok(())
-    }
-
-    /// Brings a line to the open windows that it may belong to.
-    fn gather(
-        &mut self,
-        open: &TenantWindows,
-        service: &str,
-        raw: &[u8],
-        record: &Record,
-        place: Place,
-        touched: &mut BTreeSet<SliceKey>,
-    ) {
-        let mut near: Vec<&Arc<Window>> = Vec::new();
-        for window in open.of_line(service, raw) {
-            match relation(&window.action, &window.ids, service, record, place.at) {
-                Relation::Own => self.take(window, service, record, place, By::Id, touched),
-                Relation::Near => near.push(window),
-                Relation::Other if window.ids.is_empty() => self.propose(window, record, place),
-                Relation::Other | Relation::None => {}
-            }
-        }
-        match near.as_slice() {
-            [] => {}
-            [window] => self.take(window, service, record, place, By::Nearness, touched),
-            several => {
-                // Nobody can say whose it is: it counts for none of them.
-                for window in several {
-                    if let Some(slice) = self.slice(window, service, place.seq, touched) {
-                        slice.shared += 1;
-                    }
-                }
-            }
-        }
-    }
-
-    fn take(
-        &mut self,
-        window: &Arc<Window>,
-        service: &str,
-        record: &Record,
-        place: Place,
-        by: By,
-        touched: &mut BTreeSet<SliceKey>,
-    ) {
-        let line = Line::new(record, place.seq, place.index, place.at);
-        if let Some(slice) = self.slice(window, service, place.seq, touched) {
-            slice.take(window.rule(), record, line, by);
-        }
-    }
-
-    /// The slice that a line of message `seq` goes into; none if it includes that message already.
-    fn slice(
-        &mut self,
-        window: &Window,
-        service: &str,
-        seq: u64,
-        touched: &mut BTreeSet<SliceKey>,
-    ) -> Option<&mut Slice> {
-        let key = (window.id(), service.to_owned());
-        let slice = self.slices.entry(key.clone()).or_default();
-        let is_new = seq > slice.seen;
-        if is_new {
-            touched.insert(key);
-        }
-        is_new.then_some(slice)
-    }
-
-    /// All lines of a message are read: from now on its slices include it.
-    fn close_message(&mut self, seq: u64, touched: BTreeSet<SliceKey>) {
-        for key in touched {
-            if let Some(slice) = self.slices.get_mut(&key) {
-                slice.seen = slice.seen.max(seq);
-            }
-            self.dirty.insert(key);
-        }
-    }
-
-    /// Notes that an action without an id may be of the trace of this record.
-    fn propose(&mut self, window: &Window, record: &Record, place: Place) {
-        let Some(trace) = &record.trace_id else { return };
-        let apart = distance(&window.action, record, place.at);
-        let candidates = self.candidates.entry(window.id()).or_default();
-        match candidates.iter_mut().find(|(_, known)| known == trace) {
-            Some((nearest, _)) => *nearest = apart.min(*nearest),
-            None => candidates.push((apart, trace.clone())),
-        }
-        candidates.sort();
-        candidates.truncate(CANDIDATES);
-    }
-
-    /// If windows have opened, or have got to know an id, looks at the last seconds again for their sake.
-    fn look_again(&mut self) {
-        let now = self.means.windows.current();
-        if Arc::ptr_eq(&now, &self.windows) {
-            return;
-        }
-        let before = std::mem::replace(&mut self.windows, Arc::clone(&now));
-        let is_open = |id: ActionId| now.all().any(|window| window.id() == id);
-        self.slices.retain(|(id, _), _| is_open(*id));
-        self.dirty.retain(|(id, _)| is_open(*id));
-        self.candidates.retain(|id, _| is_open(*id));
-        let changed: Vec<Arc<Window>> = now
-            .all()
-            .filter(|window| {
-                let known = before.get(&window.action.tenant, window.id());
-                known.is_none_or(|known| known.ids != window.ids)
-            })
-            .cloned()
-            .collect();
-        for window in changed {
-            if before.get(&window.action.tenant, window.id()).is_some() {
-                // Its lines are known by an id only now: what was found before was found without.
-                self.slices.retain(|(id, _), _| *id != window.id());
-            }
-            self.look_back(&window);
-        }
-    }
-
-    fn look_back(&mut self, window: &Arc<Window>) {
-        let tenant = window.action.tenant.clone();
-        let windows = Arc::clone(&self.windows);
-        let Some(open) = windows.of(&tenant) else { return };
-        let held: Vec<Held> = self.ring.of(&tenant).cloned().collect();
-        for message in held {
-            let mut touched = BTreeSet::new();
-            for (index, raw) in signals::lines(&message.payload).iter().enumerate() {
-                if !open.of_line(&message.service, raw).any(|one| one.id() == window.id()) {
-                    continue;
-                }
-                let record = Record::from_line(raw);
-                let place = Place { seq: message.seq, index: u32::try_from(index).unwrap_or(u32::MAX), at: message.at };
-                match relation(&window.action, &window.ids, &message.service, &record, place.at) {
-                    Relation::Own => self.take(window, &message.service, &record, place, By::Id, &mut touched),
-                    Relation::Near => self.take_near(open, window, &message.service, &record, place, &mut touched),
-                    Relation::Other if window.ids.is_empty() => self.propose(window, &record, place),
-                    Relation::Other | Relation::None => {}
-                }
-            }
-            self.close_message(message.seq, touched);
-        }
-    }
-
-    fn take_near(
-        &mut self,
-        open: &TenantWindows,
-        window: &Arc<Window>,
-        service: &str,
-        record: &Record,
-        place: Place,
-        touched: &mut BTreeSet<SliceKey>,
-    ) {
-        let is_near =
-            |other: &&Arc<Window>| relation(&other.action, &other.ids, service, record, place.at) == Relation::Near;
-        if open.windows.iter().filter(is_near).count() > 1 {
-            if let Some(slice) = self.slice(window, service, place.seq, touched) {
-                slice.shared += 1;
-            }
-        } else {
-            self.take(window, service, record, place, By::Nearness, touched);
-        }
     }
 
     async fn tell(&self, key: &Key, changes: Vec<(Arc<CompiledWatch>, String, health::Change)>) {
@@ -384,9 +187,7 @@ impl Logs {
     /// said than was read.
     pub(crate) async fn tick(&mut self, is_caught_up: bool) -> Result<(), EngineError> {
         let now = Timestamp::now();
-        self.look_again();
-        self.adopt(now).await?;
-        self.ring.expire(now);
+        self.gatherer.tick(now).await?;
         let mut told = Vec::new();
         let mut gaps = Vec::new();
         for (key, service) in &mut self.services {
@@ -411,57 +212,12 @@ impl Logs {
         for gap in gaps {
             self.means.herald.gap(&gap).await;
         }
-        self.flush().await
-    }
-
-    /// Takes the nearest trace for an action's own, once its first lines had the time to come.
-    async fn adopt(&mut self, now: Timestamp) -> Result<(), EngineError> {
-        let actions = self.means.engine.actions();
-        let mut is_news = false;
-        for (id, traces) in std::mem::take(&mut self.candidates) {
-            let Some(window) = self.windows.all().find(|window| window.id() == id && window.ids.is_empty()) else {
-                continue;
-            };
-            if now.duration_since(window.opened_at) < ADOPT_AFTER {
-                self.candidates.insert(id, traces);
-                continue;
-            }
-            let tenant = &window.action.tenant;
-            for (_, trace) in &traces {
-                if actions.adopt(tenant, id, trace).await? {
-                    is_news = true;
-                    break;
-                }
-            }
-        }
-        if is_news {
-            self.means.windows.refresh().await?;
-            self.look_again();
-        }
-        Ok(())
-    }
-
-    /// Stores what was found about actions: whoever judges them waits for it.
-    async fn flush(&mut self) -> Result<(), EngineError> {
-        let mut slices = Vec::new();
-        for key in &self.dirty {
-            let Some(slice) = self.slices.get(key) else { continue };
-            match to_raw_value(slice) {
-                Ok(state) => {
-                    let (action_id, service) = key.clone();
-                    slices.push(ActionSlice { action_id, service, stream_seq: slice.seen, state });
-                }
-                Err(error) => tracing::error!(action = %key.0, %error, "what was found can't be written"),
-            }
-        }
-        self.means.engine.actions().save_slices(slices).await?;
-        self.dirty.clear();
-        Ok(())
+        self.gatherer.flush().await
     }
 
     /// Stores what changed, and says through which message may be acknowledged, of those that were read.
     pub(crate) async fn checkpoint(&mut self, read: u64) -> Result<u64, EngineError> {
-        self.flush().await?;
+        self.gatherer.flush().await?;
         let mut checkpoints = Vec::new();
         for ((tenant, name), service) in self.services.iter().filter(|(_, service)| service.is_dirty) {
             match to_raw_value(&service.mind) {
@@ -479,7 +235,7 @@ impl Logs {
         self.means.engine.services().save(checkpoints).await?;
         self.services.values_mut().for_each(|service| service.is_dirty = false);
         meter::services(self.partition, self.services.len());
-        Ok(self.ring.first().map_or(read, |first| read.min(first.saturating_sub(1))))
+        Ok(self.gatherer.first_held().map_or(read, |first| read.min(first.saturating_sub(1))))
     }
 }
 

@@ -62,6 +62,21 @@ impl Found<'_> {
         signs
     }
 
+    /// The first and the last lines of each service. Beside lines that are surely its own, others are no evidence.
+    fn ends(&self) -> Vec<(&'static str, &str, &Line)> {
+        let is_known = self.lines() > 0;
+        let mut ends = Vec::new();
+        for (service, slice) in self.slices {
+            let named = |line| ("line", service.as_str(), line);
+            if is_known {
+                ends.extend(slice.ends().map(named));
+            } else {
+                ends.extend(slice.near_ends().map(named));
+            }
+        }
+        ends
+    }
+
     fn sum(&self, count: impl Fn(&Slice) -> u64) -> u64 {
         self.slices.iter().map(|(_, slice)| count(slice)).sum()
     }
@@ -263,11 +278,7 @@ fn evidence(found: &Found<'_>, verified: &[Verified]) -> Vec<Evidence> {
         };
         (rule, *service, *line)
     });
-    let mut ends: Vec<_> = found
-        .slices
-        .iter()
-        .flat_map(|(service, slice)| slice.ends().map(move |line| ("line", service.as_str(), line)))
-        .collect();
+    let mut ends = found.ends();
     ends.sort_by_key(|(_, _, line)| std::cmp::Reverse(line.said_at()));
     for (rule, service, line) in named.chain(ends) {
         let is_told = |told: &Evidence| {

@@ -57,6 +57,13 @@ pub struct Slice {
     pub last_at: Option<Timestamp>,
     first: Vec<Line>,
     last: Vec<Line>,
+    /// Of lines that bear no id: where the latest ones stand, and the text of the first and the last ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    near_places: Vec<(u64, u32)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    near_first: Vec<Line>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    near_last: Vec<Line>,
     /// Lines that say something, of each kind the first ones and the last one; and such that bear no id.
     signs: Vec<(Sign, Line)>,
     near_signs: Vec<(Sign, Line)>,
@@ -72,7 +79,13 @@ impl Slice {
                     self.places.push((line.seq, line.index));
                 }
             }
-            By::Nearness => self.near += 1,
+            By::Nearness => {
+                self.near += 1;
+                if self.near_places.len() == PLACES {
+                    self.near_places.remove(0);
+                }
+                self.near_places.push((line.seq, line.index));
+            }
         }
         self.last_at = self.last_at.max(Some(line.at));
         let says = rule.look(&record.body);
@@ -84,14 +97,28 @@ impl Slice {
         {
             note(if by == By::Id { &mut self.signs } else { &mut self.near_signs }, sign, &line);
         }
-        if self.first.len() < FIRST {
-            self.first.push(line);
+        let (first, last) = match by {
+            By::Id => (&mut self.first, &mut self.last),
+            By::Nearness => (&mut self.near_first, &mut self.near_last),
+        };
+        if first.len() < FIRST {
+            first.push(line);
         } else {
-            if self.last.len() == LAST {
-                self.last.remove(0);
+            if last.len() == LAST {
+                last.remove(0);
             }
-            self.last.push(line);
+            last.push(line);
         }
+    }
+
+    /// Forgets what was taken for the action's by time and place alone, from this message on.
+    pub fn forget_near(&mut self, from: u64) {
+        let before = self.near_places.len();
+        self.near_places.retain(|(seq, _)| *seq < from);
+        self.near = self.near.saturating_sub((before - self.near_places.len()) as u64);
+        self.near_first.retain(|line| line.seq < from);
+        self.near_last.retain(|line| line.seq < from);
+        self.near_signs.retain(|(_, line)| line.seq < from);
     }
 
     /// The lines that say something, in the order in which they came.
@@ -109,6 +136,11 @@ impl Slice {
     /// The lines whose text is kept: the first and the last ones.
     pub fn ends(&self) -> impl Iterator<Item = &Line> {
         self.first.iter().chain(&self.last)
+    }
+
+    /// As [`Slice::ends`], of lines at its time and place that bear no id.
+    pub fn near_ends(&self) -> impl Iterator<Item = &Line> {
+        self.near_first.iter().chain(&self.near_last)
     }
 
     /// Whether anything at all was found.
@@ -248,5 +280,24 @@ mod tests {
         let signs: Vec<Sign> = slice.signs().iter().map(|(sign, _)| *sign).collect();
         assert!(signs.contains(&Sign::Failure) && slice.signs()[0].1.seq == 100);
         assert_eq!(slice.ends().count(), FIRST + LAST);
+    }
+
+    #[test]
+    fn what_bears_no_id_can_be_forgotten_and_leaves_no_trace() {
+        let rule = CompiledAction::new(&ActionRule { failure: vec!["rejected".into()], ..ActionRule::default() });
+        let take = |slice: &mut Slice, seq: u64, text: &str, by: By| {
+            let record = Record::from_text(text);
+            slice.take(&rule, &record, Line::new(&record, seq, 0, Timestamp::UNIX_EPOCH), by);
+        };
+        let mut slice = Slice::default();
+        take(&mut slice, 1, "somebody was here", By::Nearness);
+        take(&mut slice, 2, "mine", By::Id);
+        let before = slice.clone();
+        for seq in 3..40 {
+            take(&mut slice, seq, "rejected", By::Nearness);
+        }
+        assert!(slice.near == 38 && slice.near_ends().count() == FIRST + LAST && slice.ends().count() == 1);
+        slice.forget_near(3);
+        assert_eq!(slice, before);
     }
 }
