@@ -46,32 +46,43 @@ fn of(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// The best words of a sequence: the longest run of fixed text, or what one of its parts needs. Of equals the last, since
-/// patterns go from what is common to what is special.
+/// The best words of a sequence: the longest run of fixed text, or what one of its parts needs. A choice between fixed texts
+/// goes on with what stands before it: of ` ... (?:FAIL|ERROR)` the words are ` ... fail` and ` ... error`, and no look is spent on
+/// ` ... ok`. Of equals the last, since patterns go from what is common to what is special.
 fn of_sequence(parts: &[Hir]) -> Option<Vec<Vec<u8>>> {
     let mut best: Option<Vec<Vec<u8>>> = None;
-    let mut run = Vec::new();
+    let mut runs = vec![Vec::new()];
     let mut offer = |words: Vec<Vec<u8>>| {
-        if best.as_ref().is_none_or(|have| value(&words) >= value(have)) {
+        let is_some = words.iter().all(|word| !word.is_empty());
+        if is_some && best.as_ref().is_none_or(|have| value(&words) >= value(have)) {
             best = Some(words);
         }
     };
     for part in parts {
-        if let Some(text) = exact(part) {
-            run.extend(text);
-            continue;
-        }
-        if !run.is_empty() {
-            offer(vec![std::mem::take(&mut run)]);
-        }
-        if let Some(words) = of(part) {
-            offer(words);
+        match texts(part) {
+            Some(texts) if runs.len() * texts.len() <= MAX_WORDS => {
+                runs = runs.iter().flat_map(|run| texts.iter().map(move |text| [&run[..], text].concat())).collect();
+            }
+            Some(texts) => offer(std::mem::replace(&mut runs, texts)),
+            None => {
+                offer(std::mem::replace(&mut runs, vec![Vec::new()]));
+                if let Some(words) = of(part) {
+                    offer(words);
+                }
+            }
         }
     }
-    if !run.is_empty() {
-        offer(vec![run]);
-    }
+    offer(runs);
     best
+}
+
+/// The few texts of which a part fits exactly one, but for its case.
+fn texts(hir: &Hir) -> Option<Vec<Vec<u8>>> {
+    match hir.kind() {
+        HirKind::Capture(capture) => texts(&capture.sub),
+        HirKind::Alternation(parts) => parts.iter().map(exact).collect(),
+        _ => exact(hir).map(|text| vec![text]),
+    }
 }
 
 /// The one text that a part fits, but for its case; empty for what has no width.
@@ -159,6 +170,8 @@ mod tests {
             ("a|\\d", None),
             ("(?:●|✖) ", Some(vec!["●", "✖"])),
             ("^> Task :\\S+ FAILED", Some(vec![" failed"])),
+            ("\\S+ \\.\\.\\. (?:FAIL|ERROR)\\b", Some(vec![" ... error", " ... fail"])),
+            ("(?:no|more) (?:room|time)\\d", Some(vec!["more room", "more time", "no room", "no time"])),
         ] {
             let wanted = wanted.map(|words| words.into_iter().map(str::to_owned).collect::<Vec<_>>());
             assert_eq!(words(pattern), wanted, "{pattern}");
