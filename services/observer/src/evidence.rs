@@ -5,6 +5,7 @@
 //! that stand in quoted output, or whose test passed in the end, count less.
 
 mod finding;
+mod trace;
 
 use std::collections::VecDeque;
 
@@ -126,6 +127,7 @@ impl Collector {
         if found.is_consequence {
             self.mark_led(spot.number);
         }
+        let again = again && !self.replaces_quoted(spot, key);
         let noted = if self.join_open(&line, spot, found, rules) {
             Noted::Again
         } else if again {
@@ -147,7 +149,9 @@ impl Collector {
     /// Takes a line that shows nothing by itself.
     pub fn plain(&mut self, spot: &Spot<'_>) {
         if let Some(open) = self.found.last_mut().filter(|open| open.to_come > 0) {
-            if open.has_room() {
+            if open.in_trace() {
+                open.trace(kept(spot, 0), trace::part(spot.text), None);
+            } else if open.has_room() {
                 open.lines.push(kept(spot, 0));
                 open.to_come -= 1;
             } else {
@@ -215,6 +219,7 @@ impl Collector {
         (self.failures, self.waking, self.first_line) = (0, 0, None);
         let mut ranked = finding::ranked(found);
         ranked.sort_by_key(|(rank, finding)| (std::cmp::Reverse(*rank), finding.line().offset));
+        let ranked = finding::joined(ranked, NOISE);
         let best = ranked.first().map_or(Rank::MIN, |(rank, _)| *rank);
         let mut left = max;
         let mut shown: Vec<u64> = Vec::new();
@@ -226,7 +231,7 @@ impl Collector {
             if rank + NOISE < best || shown.contains(&finding.line().offset) {
                 continue;
             }
-            let most = if evidence.is_empty() { FIRST_BYTES } else { OTHER_BYTES };
+            let most = if evidence.is_empty() { finding.most().max(FIRST_BYTES) } else { OTHER_BYTES };
             let taken = finding.excerpt(left.min(most), &mut shown);
             left = left.saturating_sub(cost(&taken));
             evidence.push(taken);
@@ -256,10 +261,30 @@ impl Collector {
         self.keep(line, spot, key, found, rules);
     }
 
+    /// What was quoted before and is now said for itself counts where it is said.
+    fn replaces_quoted(&mut self, spot: &Spot<'_>, key: u64) -> bool {
+        let quoted = |finding: &Finding| finding.key == key && finding.quoted;
+        let Some(at) = self.found.iter().position(quoted).filter(|_| !spot.quoted) else { return false };
+        let gone = self.found.remove(at);
+        self.failures = self.failures.saturating_sub(1);
+        self.waking = self.waking.saturating_sub(u64::from(gone.wakes));
+        true
+    }
+
     /// A hit within the context of the finding before belongs to it; the likelier of the two lines is the one to show.
     fn join_open(&mut self, line: &Kept, spot: &Spot<'_>, found: Failure, rules: &Rules) -> bool {
-        let joins = |open: &&mut Finding| open.to_come > 0 && open.has_room() && (open.is_own() || !found.is_own());
+        let joins = |open: &&mut Finding| {
+            open.to_come > 0 && (open.has_room() || open.in_trace()) && (open.is_own() || !found.is_own())
+        };
         let Some(open) = self.found.last_mut().filter(joins) else { return false };
+        if open.in_trace() {
+            let said = Some((rules.name(found.rule), found));
+            open.trace(line.clone(), trace::part(spot.text), said);
+            return true;
+        }
+        if trace::opens(spot.text) {
+            open.begin_trace();
+        }
         open.lines.push(line.clone());
         open.to_come = (open.to_come - 1).max(found.after);
         if found.wakes() && !open.wakes {
@@ -285,6 +310,7 @@ impl Collector {
         }
         let mut lines = self.before(found.before);
         lines.push(line);
+        let trace = trace::opens(spot.text).then_some(0);
         let finding = Finding {
             rule: rules.name(found.rule).to_owned(),
             key,
@@ -299,6 +325,7 @@ impl Collector {
             quoted: spot.quoted,
             is_background: spot.is_background,
             recovered: false,
+            trace,
         };
         if self.found.len() == FINDINGS {
             // The least likely goes, the latest of those first; first causes stay.

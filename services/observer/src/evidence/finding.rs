@@ -5,7 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use kernel::call::Evidence;
 use serde::{Deserialize, Serialize};
 
-use crate::{rules::OWN_SCORE, text};
+use super::trace::Part;
+use crate::{
+    rules::{Failure, OWN_SCORE},
+    text,
+};
 
 /// Most bytes and lines of what is kept of one.
 const KEPT_BYTES: usize = 900;
@@ -21,6 +25,17 @@ const LEADS: Rank = 70;
 /// What a line of a new kind is called, and how likely it is a cause.
 pub(super) const NOVEL: &str = "new kind of line";
 const NOVEL_SCORE: u8 = 42;
+
+/// Lines of frames that are kept of a stack trace: the last ones, nearest to what went wrong; and those after which it is none.
+const FRAMES: usize = 4;
+const TRACE_LINES: u32 = 600;
+/// How likely what a stack trace ends in is the cause, and the lines that still belong to it.
+const RAISED_SCORE: u8 = 87;
+const AFTER_RAISED: usize = 3;
+/// What stands for frames that are left out.
+const LEFT_OUT: &str = "  \u{2026}";
+/// Most bytes of findings that touch each other and are shown as one.
+const JOINED_BYTES: usize = 1300;
 
 /// How likely a finding is the cause.
 pub(crate) type Rank = i32;
@@ -55,6 +70,9 @@ pub(super) struct Finding {
     pub(super) is_background: bool,
     /// What failed has passed since.
     pub(super) recovered: bool,
+    /// Frames of the stack trace that it is in, so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) trace: Option<u32>,
 }
 
 impl Finding {
@@ -68,6 +86,90 @@ impl Finding {
 
     pub(super) const fn is_own(&self) -> bool {
         self.score == OWN_SCORE
+    }
+
+    /// Whether the lines of a stack trace are expected.
+    pub(super) const fn in_trace(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    pub(super) const fn begin_trace(&mut self) {
+        self.trace = Some(0);
+    }
+
+    /// Takes a line within a stack trace: of its frames the last ones are kept, and what it ends in is what counts. `said`: what
+    /// the rules say of the line, and the rule's name.
+    pub(super) fn trace(&mut self, line: Kept, part: Part, said: Option<(&str, Failure)>) {
+        let frames = self.trace.unwrap_or_default();
+        match part {
+            Part::Blank => {}
+            Part::Frame if frames < TRACE_LINES => {
+                self.trace = Some(frames + 1);
+                self.lines.push(line);
+                if frames as usize >= FRAMES {
+                    self.leave_out(self.lines.len().saturating_sub(FRAMES + 1));
+                }
+            }
+            Part::Frame => (self.trace, self.to_come) = (None, 0),
+            Part::End => {
+                (self.trace, self.to_come) = (None, AFTER_RAISED);
+                self.lines.push(line);
+                self.end_trace(said);
+            }
+        }
+    }
+
+    /// The frame at this place goes; a mark stands for it and those that went before it.
+    fn leave_out(&mut self, place: usize) {
+        let is_marked = place.checked_sub(1).is_some_and(|before| self.lines[before].text == LEFT_OUT);
+        if is_marked {
+            self.lines.remove(place);
+        } else {
+            self.lines[place].text = LEFT_OUT.to_owned();
+        }
+    }
+
+    fn end_trace(&mut self, said: Option<(&str, Failure)>) {
+        if let Some((_, said)) = said.filter(|(_, said)| said.is_consequence) {
+            // It only passes on that something else failed. What that was stands elsewhere, or else before it.
+            self.is_consequence |= self.score < RAISED_SCORE;
+            self.wakes |= said.wakes();
+            self.hit = self.lines.len() - 1;
+            return;
+        }
+        let score = said.map_or(RAISED_SCORE, |(_, said)| said.score.max(RAISED_SCORE));
+        if score > self.score && !self.is_own() {
+            self.score = score;
+            self.hit = self.lines.len() - 1;
+            self.is_consequence = false;
+            if let Some((rule, said)) = said {
+                self.rule = rule.to_owned();
+                self.wakes |= said.wakes();
+            }
+        }
+    }
+
+    fn touches(&self, other: &Self) -> bool {
+        let lines = |finding: &Self| {
+            let first = finding.lines.first().map_or(0, |line| line.line);
+            (first, finding.last_line().max(first))
+        };
+        let ((from, to), (other_from, other_to)) = (lines(self), lines(other));
+        other_from <= to + 1 && from <= other_to + 1
+    }
+
+    /// Takes the lines of another one, each once; its own line stays the one that counts.
+    fn join(&mut self, other: Self) {
+        let own = self.line().offset;
+        self.lines.extend(other.lines);
+        self.lines.sort_by_key(|line| line.offset);
+        self.lines.dedup_by_key(|line| line.offset);
+        self.hit = self.lines.iter().position(|line| line.offset == own).unwrap_or(0);
+    }
+
+    /// Most bytes of it that are worth showing.
+    pub(super) fn most(&self) -> usize {
+        self.bytes().min(JOINED_BYTES)
     }
 
     fn bytes(&self) -> usize {
@@ -160,6 +262,22 @@ pub(super) fn ranked(found: Vec<Finding>) -> Vec<(Rank, Finding)> {
     ranks(&found).into_iter().zip(found).collect()
 }
 
+/// Those that touch each other as one, with the rank of the likelier; they come with the likeliest first. What is noise beside
+/// another stays by itself.
+pub(super) fn joined(ranked: Vec<(Rank, Finding)>, noise: Rank) -> Vec<(Rank, Finding)> {
+    let mut joined: Vec<(Rank, Finding)> = Vec::new();
+    for (rank, finding) in ranked {
+        let fits = |(have, other): &&mut (Rank, Finding)| {
+            rank + noise >= *have && other.touches(&finding) && other.bytes() + finding.bytes() <= JOINED_BYTES
+        };
+        match joined.iter_mut().find(fits) {
+            Some((_, other)) => other.join(finding),
+            None => joined.push((rank, finding)),
+        }
+    }
+    joined
+}
+
 /// The last lines as a finding; the last one is what counts.
 pub(super) fn tail(lines: Vec<Kept>, rule: &str) -> Finding {
     plain(lines, rule, 0, 0)
@@ -185,6 +303,7 @@ fn plain(lines: Vec<Kept>, rule: &str, score: u8, to_come: usize) -> Finding {
         quoted: false,
         is_background: false,
         recovered: false,
+        trace: None,
     }
 }
 

@@ -90,6 +90,52 @@ fn a_test_that_passes_when_it_is_tried_again_is_no_failure() {
 }
 
 #[test]
+fn of_a_stack_trace_the_end_and_the_last_frames_are_shown() {
+    let frames: String =
+        (0..40).map(|frame| format!("  File \"a{frame}.py\", line {frame}, in f\n    call({frame})\n")).collect();
+    let text = format!("Traceback (most recent call last):\n{frames}ValueError: 7 is too much\nbye\n");
+    let evidence = collect(&["python"], &text).take(2048);
+    assert_eq!((evidence.len(), evidence[0].rule.as_str()), (1, "traces.exception"), "{evidence:#?}");
+    let excerpt = &evidence[0].excerpt;
+    assert!(excerpt.contains("ValueError: 7 is too much") && excerpt.contains("a39.py") && !excerpt.contains("a20.py"));
+    assert_eq!(excerpt.matches('\u{2026}').count(), 1, "{excerpt}");
+}
+
+#[test]
+fn a_stack_trace_that_passes_on_a_failure_is_no_cause() {
+    let text = "WidgetTest - failed. It does not extend the class that it should.\n1\n2\n3\nTraceback (most recent call last):\n  \
+                File \"run.py\", line 3, in main\n    check()\nRuntimeError: tests/widget failed!\n";
+    let evidence = collect(&["python"], text).take(2048);
+    assert!(evidence[0].excerpt.contains("does not extend"), "{evidence:#?}");
+}
+
+#[test]
+fn what_touches_is_shown_as_one() {
+    let text = "x\n##[error]The archive could not be got: timed out after 3 tries\n\n\n##[error]No archive\n"
+        .replace("\n\n\n", "\nlook\nthere\n");
+    let evidence = collect(&[], &text).take(2048);
+    assert_eq!(evidence.len(), 1, "{evidence:#?}");
+    assert!(evidence[0].excerpt.contains("timed out") && evidence[0].excerpt.contains("No archive"));
+}
+
+#[test]
+fn what_was_quoted_counts_where_it_is_said() {
+    let rules = Rules::compile(&ObserveRule::default(), Limits::default());
+    let mut collector = Collector::default();
+    for (number, quoted) in [(0, true), (50, false)] {
+        let text = b"ValueError: it is wrong";
+        let spot = Spot { offset: number, number, text, quoted, is_background: false };
+        collector.hit(&spot, rules.look(text, Active(u32::MAX)).failure.unwrap(), &rules);
+        for blank in 1..30 {
+            collector.plain(&Spot { offset: number + blank, number: number + blank, text: b"x", ..spot });
+        }
+    }
+    assert_eq!(collector.summary().failures, 1);
+    // With the lines before the second one, and not at the first.
+    assert!(collector.take(2048)[0].line > 20);
+}
+
+#[test]
 fn the_tail_stands_in() {
     let collector = collect(&[], "one\ntwo\n\nthree\n");
     let tail = collector.tail(2048, "tail").unwrap();
