@@ -29,6 +29,17 @@ WRITERS = {
     "budget.changed": {"ingress", "scheduler"},
     "run.revised": {"ingress"},
     "trust.declassified": {"ingress"},
+    "run.paused": {"ingress", "scheduler"},
+    "run.resumed": {"ingress", "scheduler"},
+    "run.forked": {"ingress"},
+    "plan.updated": {"planner"},
+    "wait.registered": {"planner"},
+    "skill.opened": {"planner"},
+    "artifact.created": {"planner", "artifact"},
+    "tool.denied": {"tool-executor", "approval"},
+    "tool.in_doubt": {"tool-executor"},
+    "tool.reconciled": {"tool-executor"},
+    "subagent.completed": {"scheduler"},
     "message.added": {"ingress", "planner"},
     "external.matched": {"ingress", "planner"},
 }
@@ -130,7 +141,10 @@ class Forgery(unittest.TestCase):
                 for event, writers in WRITERS.items():
                     subject = f"evt.{event}.default.{uuid.uuid4()}"
                     self.assertEqual(client.may_publish(subject), service in writers | SWEEPERS, f"{service}: {event}")
-                self.assertEqual(client.may_publish("svc.approval.decide"), service == "ingress", service)
+                for subject in ("svc.approval.decide", "svc.tool-executor.freeze", "svc.ingress.revoked"):
+                    self.assertEqual(client.may_publish(subject), service == "ingress", f"{service}: {subject}")
+                previews = client.may_publish("svc.tool-executor.preview")
+                self.assertEqual(previews, service in ("ingress", "approval"), service)
 
 
 if __name__ == "__main__":
