@@ -25,13 +25,13 @@ _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
 class Stack:
     """Parts and services over one state folder.
 
-    `state` defaults to `.local` of the checkout. `open_parts` gives parts without passwords, for tests on loopback.
+    `state` defaults to `ESC_LOCAL`, or else to `.local` of the checkout. `open_parts` gives parts without passwords, for tests on loopback.
     """
 
     def __init__(self, root, ports=None, state=None, open_parts=False):
         self.root = Path(root)
         self.ports = ports or Ports.from_env()
-        self.state = Path(state or self.root / ".local")
+        self.state = Path(state or os.environ.get("ESC_LOCAL") or self.root / ".local")
         self.token_file = self.state / "tokens.json"
         self.parts_folder = self.root / ".local" / "parts"
         # Settings for every service, over what it inherits from our own environment.
@@ -106,9 +106,12 @@ class Stack:
             self.services[name].wait()
 
     def apply_agents(self):
-        """Put the shipped agents in; those already there in the same words stay as they are."""
-        files = sorted((self.root / "infra" / "agents" / "agents").glob("*.yaml"))
-        self.esc("agents", "apply", *map(str, files), env=self.env())
+        """Put the agents of `ESC_AGENTS_DIR` in, or else the shipped ones; those already there in the same words stay as
+        they are."""
+        folder = Path(os.environ.get("ESC_AGENTS_DIR") or self.root / "infra" / "agents") / "agents"
+        files = sorted(folder.glob("*.yaml"))
+        if files:
+            self.esc("agents", "apply", *map(str, files), env=self.env())
 
     def stop(self):
         """Stop all that runs: the public door first, then the other services together, then the parts."""
