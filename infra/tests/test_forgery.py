@@ -34,7 +34,7 @@ WRITERS = {
     "run.forked": {"ingress"},
     "plan.updated": {"planner"},
     "wait.registered": {"planner"},
-    "skill.opened": {"planner"},
+    "context.compacted": {"planner"},
     "artifact.created": {"planner", "artifact"},
     "tool.denied": {"tool-executor", "approval"},
     "tool.in_doubt": {"tool-executor"},
