@@ -12,6 +12,7 @@ mod lost_wake;
 mod observing;
 mod processes;
 mod service_logs;
+mod slice;
 mod stats;
 mod target;
 mod timers;
@@ -54,6 +55,8 @@ enum Scenario {
     ServiceLogs(service_logs::Options),
     /// One run with a very long log: what it costs to load it, and what its next turn costs.
     Long(long::Options),
+    /// One run of a thousand turns: what a turn costs in tokens, young and old, beside a replay of the whole past.
+    Slice(slice::Options),
 }
 
 #[tokio::main]
@@ -69,6 +72,7 @@ async fn main() -> ExitCode {
         Scenario::Observer(options) => observing::measure(&options).await,
         Scenario::ServiceLogs(options) => service_logs::measure(&options).await,
         Scenario::Long(options) => long::measure(&options).await,
+        Scenario::Slice(options) => slice::measure(&options).await,
     };
     match figures {
         Ok(figures) => {

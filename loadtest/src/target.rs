@@ -104,6 +104,25 @@ impl Target {
             .collect()
     }
 
+    /// All that a run has said, however much it is.
+    pub async fn all_events(&self, run: &str) -> Result<Vec<Seen>, Error> {
+        let (mut all, mut after) = (Vec::new(), 0);
+        loop {
+            let page = self.get(&format!("/v1/runs/{run}/events?limit=1000&after={after}")).await?;
+            let items = page["items"].as_array().cloned().unwrap_or_default();
+            let Some(last) = items.last().and_then(|event| event["seq"].as_u64()) else { return Ok(all) };
+            after = last;
+            for event in items {
+                all.push(Seen {
+                    run: run.to_owned(),
+                    event_type: event["type"].as_str().unwrap_or_default().to_owned(),
+                    at: serde_json::from_value(event["at"].clone())?,
+                    data: event["data"].clone(),
+                });
+            }
+        }
+    }
+
     /// Puts an agent definition in.
     pub async fn put_agent(&self, name: &str, yaml: &'static str) -> Result<(), Error> {
         let request = self.http.put(format!("{}/v1/agents/{name}", self.url)).bearer_auth(&self.token).body(yaml);

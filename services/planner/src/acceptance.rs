@@ -36,16 +36,30 @@ pub struct Asked {
     pub checks: Vec<AskedCheck>,
 }
 
+/// Whether an outcome would end the run with its objective reached.
+#[must_use]
+pub fn ends(state: &RunState, outcome: &TurnOutcome) -> bool {
+    match &outcome.end {
+        Some(EndRequest::Complete(_) | EndRequest::CompleteIf { .. }) => true,
+        Some(EndRequest::Fail(_)) => false,
+        None => outcome.text.is_some() && is_idle(outcome) && !sleeps_on_something(state),
+    }
+}
+
+/// Whether an outcome asks for nothing that goes on after it.
+fn is_idle(outcome: &TurnOutcome) -> bool {
+    let quiet = outcome.calls.is_empty() && outcome.spawns.is_empty();
+    outcome.wait.is_none() && outcome.question.is_none() && quiet
+}
+
 /// The words with which an outcome says that the run is done, if it does and something has to look into that.
 #[must_use]
 pub fn claims(state: &RunState, outcome: &TurnOutcome) -> Option<Block> {
     state.checked_criteria().next()?;
-    let quiet = outcome.calls.is_empty() && outcome.spawns.is_empty();
-    let idle = outcome.wait.is_none() && outcome.question.is_none() && quiet;
     match &outcome.end {
         Some(EndRequest::Complete(summary)) => Some(summary.clone()),
         Some(_) => None,
-        None if idle && !sleeps_on_something(state) => outcome.text.clone(),
+        None if is_idle(outcome) && !sleeps_on_something(state) => outcome.text.clone(),
         None => None,
     }
 }

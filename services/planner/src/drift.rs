@@ -50,7 +50,9 @@ pub fn next_step(state: &RunState) -> Option<Step> {
     };
     let acted = newest(state).is_some_and(|newest| newest > last.at) || state.rejected_in_row > 0;
     let replanned = notice.kind == DriftKind::GrowingScope && turn(state) > last.turn;
-    (acted || replanned).then(|| Step { notice, remedy: last.remedy.next() })
+    // Whoever was let go on by a person begins at the first step again.
+    let remedy = if answer(state) == Some(true) { Remedy::Remind } else { last.remedy.next() };
+    (acted || replanned).then_some(Step { notice, remedy })
 }
 
 /// What a person said who was asked whether the run may go on: yes or no, if anybody was asked and has answered.

@@ -37,6 +37,7 @@ pub mod verbs;
 use std::{sync::Arc, time::Duration};
 
 use bus::{Bus, BusOptions, ConsumeOptions, Namespace};
+use checks::Checks;
 use engine::{Engine, EngineOptions, ToolCatalog};
 use kernel::Role;
 use service::Ctx;
@@ -74,6 +75,9 @@ pub enum Error {
     /// The artifact service.
     #[error(transparent)]
     Artifacts(#[from] ArtifactError),
+    /// There is no HTTP client for checks.
+    #[error("no HTTP client for checks")]
+    Http(#[source] reqwest::Error),
     /// The port for health and metrics.
     #[error(transparent)]
     Serve(#[from] service::ServeError),
@@ -104,7 +108,9 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     watch_health(&ctx, &bus, &engine);
 
     let interrupts = Interrupts::listen(&bus, ctx.shutdown.closing()).await?;
-    let turns = Arc::new(Turns::new(&config, &engine, models, catalog, artifacts, interrupts, ctx.tracer.clone()));
+    let checks = Checks::new(bus.clone()).map_err(Error::Http)?;
+    let turns =
+        Arc::new(Turns::new(&config, &engine, models, catalog, artifacts, interrupts, checks, ctx.tracer.clone()));
     let options = ConsumeOptions {
         concurrency: config.concurrency,
         drain: common.drain().saturating_sub(Duration::from_secs(2)),

@@ -12,6 +12,7 @@ use std::{
 };
 
 use bus::{Bus, Delivery, HandlerResult, Outcome, Subject, retry};
+use checks::{Checks, No};
 use engine::{Agents, Engine, EngineError, SubmitError, ToolCatalog};
 use kernel::{
     Cause, Command, Rejection, RunId, RunState, TenantId, Timestamp, TurnId,
@@ -52,6 +53,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const COMMIT_WITHIN: Duration = Duration::from_secs(60);
 /// Deliveries of a doorbell after which a turn that no model answers is left to the scheduler: fewer than make a dead letter.
 const PUT_OFF: u64 = 8;
+/// When to ask a check again that did not answer.
+const CHECK_AGAIN: Duration = Duration::from_secs(3);
 /// When to look again whether a tenant has a place for a turn.
 const QUEUED: Duration = Duration::from_millis(200);
 /// Agents whose toolboxes are kept.
@@ -67,6 +70,7 @@ pub(crate) struct Turns {
     catalog: Arc<ToolCatalog>,
     artifacts: Artifacts,
     interrupts: Interrupts,
+    checks: Checks,
     tracer: Tracer,
     recaller: Recaller,
     shelf: Shelf,
@@ -83,6 +87,8 @@ enum TurnError {
     Engine(#[from] EngineError),
     #[error("no model answered: {0}")]
     Model(ModelError),
+    #[error("{}", .0.words())]
+    Check(No),
     #[error("an artifact was not stored")]
     Artifact(#[from] ArtifactError),
     #[error("the agent `{0}` with digest {1} is not in the store")]
@@ -159,6 +165,7 @@ impl Turns {
         catalog: Arc<ToolCatalog>,
         artifacts: Artifacts,
         interrupts: Interrupts,
+        checks: Checks,
         tracer: Tracer,
     ) -> Self {
         Self {
@@ -169,6 +176,7 @@ impl Turns {
             catalog,
             artifacts,
             interrupts,
+            checks,
             tracer,
             recaller: Recaller::new(engine),
             shelf: Shelf::new(config.skills_dir.clone(), Some(engine.skills())),
@@ -208,6 +216,13 @@ impl Turns {
                     return Ok(Outcome::Ack);
                 }
                 Ok(Outcome::Retry { after: error.retry_after, reason: error.message })
+            }
+            Err(TurnError::Check(no)) => {
+                // Silence is no verdict: the turn stays open, and is taken again.
+                if delivery.delivered >= PUT_OFF {
+                    return Ok(Outcome::Ack);
+                }
+                Ok(Outcome::Retry { after: Some(CHECK_AGAIN), reason: no.words() })
             }
             Err(TurnError::Engine(error)) if error.is_transient() => Ok(Outcome::defer(error.to_string())),
             Err(error) => Ok(Outcome::retry(error.to_string())),

@@ -63,6 +63,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{Bus, BusError, BusOptions, ConsumeOptions, InvalidNamespace, Outcome, Subject};
+use checks::Checks;
 use engine::{CatalogError, Engine, EngineError, EngineOptions, McpServers, ToolCatalog};
 use futures::StreamExt as _;
 use kernel::{CallId, Role};
@@ -129,6 +130,9 @@ pub enum Error {
     /// The client of the artifact service can't be made.
     #[error("the client of the artifact service can't be set up")]
     Artifacts(#[source] reqwest::Error),
+    /// The client of the operator's own checks can't be made.
+    #[error("the client of checks can't be set up")]
+    Checks(#[source] reqwest::Error),
     /// Commands can't be confined, though they have to be.
     #[error(transparent)]
     Unconfined(#[from] Unconfined),
@@ -270,6 +274,7 @@ fn dispatcher(
             registry: Registry::new(specs, |name| std::env::var(name).ok()),
             mcp: mcp.clone(),
             policies: PolicyStore::open_or_embedded(&config.common.policies_dir)?,
+            checks: Checks::new(engine.bus().clone()).map_err(Error::Checks)?,
             environment: config.environment.clone(),
             confinement,
         },

@@ -9,18 +9,20 @@ use std::time::{Duration, Instant};
 
 use engine::{Lease, SubmitError};
 use jiff::{SignedDuration, Timestamp};
-use kernel::call::{Attempt, CallFailure, ErrorClass};
+use kernel::call::{Attempt, CallFailure, CallResult, ErrorClass};
 use kernel::command::{Command, CompleteCall, FailCall, ProgressCall};
-use kernel::excerpt;
 use kernel::tool::Effect;
+use kernel::{Block, Trust, excerpt};
 
 use crate::beside::Held;
 use crate::dispatch::{Dispatcher, Next};
 use crate::limits::{self, Asking, Wait};
+use crate::mcp::Remote;
 use crate::outcome::{Content, Happened, ToolError};
 use crate::pipeline::Ready;
 use crate::registry::Refusal;
 use crate::task::Task;
+use crate::tools::Means;
 
 /// What waits no longer than this waits here, if repeating is harmless.
 const SOON: Duration = Duration::from_secs(3);
@@ -125,6 +127,11 @@ impl Dispatcher {
             Attempted::Done(_) if unseen => {
                 self.doubt(task, "it said that it was done, and its read-back does not show it").await
             }
+            Attempted::Done(Content { task: Some(remote_task), .. }) => {
+                let Means::Mcp(remote) = &ready.means else { return Ok(Next::ACK) };
+                let held = held.take().unwrap_or_default();
+                Ok(self.follow_task(task, remote_task, Remote::clone(remote), lease, held))
+            }
             Attempted::Done(content) if ready.tool.is_remote() && !task.call.request.is_compensation() => {
                 self.goes_on_elsewhere(task, content, lease, held.take().unwrap_or_default()).await
             }
@@ -145,7 +152,15 @@ impl Dispatcher {
     }
 
     pub(crate) async fn complete(&self, task: &Task, content: Content, took: Duration) -> Result<Next, SubmitError> {
-        let result = self.results.complete(task.origin(), content, took).await;
+        let mut result = self.results.complete(task.origin(), content, took).await;
+        if let Err(no) =
+            self.pipeline.check_result(&task.state, &task.call, &result).await.map_err(SubmitError::Engine)?
+        {
+            // It has happened; what came of it is for nobody who was not let see it.
+            let words = format!("The call has happened. Its result is withheld: {}", no.words());
+            let block = Block::new(words, Trust::System, "runtime");
+            result = CallResult { block, value: None, artifact: None, ..result };
+        }
         task.ended("completed", None);
         self.record(task, Command::CompleteCall(CompleteCall { call_id: task.id(), result }), "end").await
     }
@@ -266,7 +281,7 @@ impl Attempts<'_> {
 
     /// A result as its tool declares it; what undoes, or only starts something, declares none.
     fn checked(&self, content: Content) -> Attempted {
-        if self.ready.tool.is_remote() || self.task.call.request.is_compensation() {
+        if content.task.is_some() || self.ready.tool.is_remote() || self.task.call.request.is_compensation() {
             return Attempted::Done(content);
         }
         match self.ready.tool.checked(content) {

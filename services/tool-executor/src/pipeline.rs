@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use checks::{About, Checks, No};
 use engine::{Engine, EngineError};
 use jiff::Timestamp;
-use kernel::agent::{AgentSpec, Allow};
-use kernel::call::{Approval, ArgumentOrigin, Binding, Call, Compensation, Grant, Shown};
+use kernel::agent::{AgentSpec, Allow, Point};
+use kernel::call::{Approval, ArgumentOrigin, Binding, Call, CallRequest, CallResult, Compensation, Grant, Shown};
 use kernel::units::{Duration, later};
 use kernel::{ApprovalId, Block, RunState, Trust};
 use policy::{Answer, BudgetLeft, Decision, Obligation, Origin, PolicyStore, Request};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::confine::Confinement;
 use crate::mcp::Mcp;
@@ -23,6 +24,7 @@ pub(crate) struct Pipeline {
     pub registry: Registry,
     pub mcp: Mcp,
     pub policies: PolicyStore,
+    pub checks: Checks,
     pub environment: String,
     pub confinement: Confinement,
 }
@@ -132,10 +134,38 @@ impl Pipeline {
             Answer::Deny => Verdict::Refused(Refusal::new("policy", decision.explanation())),
             Answer::Ask if granted.is_none() => Verdict::Ask(Box::new(approval)),
             Answer::Ask | Answer::Allow => {
+                if let Err(no) = self.check(state, agent, call).await {
+                    return Ok(Verdict::Refused(Refusal::new("check", no.words())));
+                }
                 let (binding, allow) = (granted.unwrap_or(binding), agent.allow.clone());
                 Verdict::Go(Box::new(Ready { tool, means, arguments, allow, verify, binding, approval }))
             }
         })
+    }
+
+    /// Asks the operator's own checks whether a call may begin.
+    async fn check(&self, state: &RunState, agent: &AgentSpec, call: &Call) -> Result<(), No> {
+        if call.request.is_compensation() {
+            // What undoes an effect was agreed to with the effect.
+            return Ok(());
+        }
+        let CallRequest { call_id, tool, arguments, effect, .. } = &call.request;
+        let about = json!({ "call_id": call_id, "tool": tool, "arguments": arguments, "effect": effect });
+        self.checks.ask(&agent.checks, Point::BeforeTool, &about_run(state, about)).await
+    }
+
+    /// Asks the operator's own checks whether the model may be told what came of a call.
+    pub async fn check_result(
+        &self,
+        state: &RunState,
+        call: &Call,
+        result: &CallResult,
+    ) -> Result<Result<(), No>, EngineError> {
+        let version = self.engine.agents().by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
+        let Some(version) = version.filter(|version| !version.spec.checks.is_empty()) else { return Ok(Ok(())) };
+        let CallRequest { call_id, tool, .. } = &call.request;
+        let about = json!({ "call_id": call_id, "tool": tool, "result": result.block, "value": result.value });
+        Ok(self.checks.ask(&version.spec.checks, Point::AfterTool, &about_run(state, about)).await)
     }
 
     /// What the agent of a run allows by name; nothing if its definition can't be found.
@@ -195,6 +225,10 @@ impl Pipeline {
         }
         Ok(Some(grant.binding.clone()))
     }
+}
+
+fn about_run(state: &RunState, about: Value) -> About<'_> {
+    About { tenant: &state.tenant, run_id: state.run_id, agent: &state.agent, turn: state.turns_opened, about }
 }
 
 /// Whom the tool's file leaves out. Who is let in instead is not said to whoever is not.

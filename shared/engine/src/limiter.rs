@@ -68,6 +68,22 @@ static FAILED: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
+/// Adds an amount to a bucket that empties by itself, and says for how long it is over its burst.
+static CHARGE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local time = redis.call('TIME')
+         local now = time[1] * 1000 + math.floor(time[2] / 1000)
+         local tat = math.max(tonumber(redis.call('GET', KEYS[1]) or 0), now) + tonumber(ARGV[1])
+         if tonumber(ARGV[1]) > 0 then
+           redis.call('SET', KEYS[1], string.format('%.3f', tat), 'PX', math.ceil(tat - now) + 1000)
+         end
+         return string.format('%d', math.max(math.ceil(tat - now - tonumber(ARGV[2])), 0))",
+    )
+});
+
+/// A minute, over which amounts are spread.
+const MINUTE_MS: f64 = 60_000.0;
+
 /// At most so many in so much time, evenly spread but for a burst.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
@@ -166,6 +182,31 @@ impl Limiter {
                 Admission::Limited { wait, rate: rate.map(|rate| rate.name.clone()).unwrap_or_default() }
             }
         })
+    }
+
+    /// How long nothing more should be taken of `name`, of which `per_minute` may be taken: a minute's worth at once, and then as
+    /// it comes back. What a thing takes is known only afterwards, so it is charged then, and may go beyond.
+    ///
+    /// # Errors
+    /// When Redis does not answer: go on.
+    pub async fn debt(&self, name: &str, per_minute: u64) -> Result<Duration, EngineError> {
+        self.charge(name, per_minute, 0).await
+    }
+
+    /// Takes an amount, and says how long nothing more should be taken.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn charge(&self, name: &str, per_minute: u64, amount: u64) -> Result<Duration, EngineError> {
+        let takes = amount as f64 * MINUTE_MS / per_minute.max(1) as f64;
+        let wait: u64 = CHARGE
+            .key(self.keys.rate(name))
+            .arg(takes)
+            .arg(MINUTE_MS)
+            .invoke_async(&mut self.redis.clone())
+            .await
+            .map_err(rd("counting what was taken"))?;
+        Ok(Duration::from_millis(wait))
     }
 
     /// The target answered, whatever it said: it is well.

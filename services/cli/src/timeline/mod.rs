@@ -190,6 +190,28 @@ impl Timeline {
                 let what = revised.objective.as_ref().map(|objective| objective.text.clone()).unwrap_or_default();
                 Some(Line::new('±', "revised", Paint::Person).say(format!("by {}", revised.by)).say(what))
             }
+            EventData::AcceptanceRequested(requested) => {
+                let line = Line::new('?', "done?", Paint::World).say(&requested.summary.text);
+                Some(line.aside(format!("{} criteria are looked into", requested.checks.len())))
+            }
+            EventData::AcceptanceJudged(judged) => Some(judged_line(judged)),
+            EventData::ContextCompacted(compacted) => {
+                let what = if compacted.summary.is_some() {
+                    "history is summarised"
+                } else {
+                    "a summary would not be shorter"
+                };
+                let line = Line::new('≡', "compacted", Paint::Dim).say(what);
+                Some(line.aside(format!("{} to {} tokens", compacted.before_tokens, compacted.after_tokens)))
+            }
+            EventData::ContextReset(reset) => {
+                let line = Line::new('≡', "reset", Paint::Warn).say(format!("begins anew with {}", reset.handoff.name));
+                Some(line.aside(format!("{} to {} tokens", reset.before_tokens, reset.after_tokens)))
+            }
+            EventData::DriftNoticed(noticed) => {
+                let line = Line::new('↻', "circles", Paint::Warn).say(&noticed.detail);
+                Some(line.aside(noticed.remedy.as_str()))
+            }
             EventData::RunPaused(paused) => {
                 Some(Line::new('‖', "paused", Paint::Warn).say(format!("by {}", paused.by)))
             }
@@ -299,6 +321,18 @@ fn plan_line(before: &[PlanStep], steps: &[PlanStep]) -> Line {
             StepStatus::Dropped => ('×', Paint::Bad),
         };
         line.painted(paint, format!(" {mark} {}", step.title))
+    })
+}
+
+/// What came of looking into the criteria.
+fn judged_line(judged: &kernel::event::AcceptanceJudged) -> Line {
+    let held = judged.verdicts.iter().filter(|verdict| verdict.passed).count();
+    let (glyph, label, paint) =
+        if judged.accepted { ('✓', "verified", Paint::Good) } else { ('✗', "not done", Paint::Bad) };
+    let line = Line::new(glyph, label, paint).say(format!("{held} of {} criteria hold", judged.verdicts.len()));
+    let failed = judged.verdicts.iter().filter(|verdict| !verdict.passed);
+    failed.fold(line, |line, verdict| {
+        line.below(Paint::Dim, quoted(&format!("{}: {}", verdict.how, verdict.evidence.text)))
     })
 }
 

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use checks::{About, No};
 use engine::SubmitError;
 use kernel::{
     ApprovalId, Block, Command, Rejection, RunState, Timestamp, Trust, TurnId,
     acceptance::Check,
-    agent::{AgentSpec, DRIFT},
+    agent::{AgentSpec, DRIFT, Point},
     budget::Usage,
     call::{Approval, Binding},
     command::{Compact, EndRequest, Judge, NoteDrift, TurnOutcome},
     drift::Remedy,
     slice::Manifest,
 };
+use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
 
 use super::{Asking, Consumed, Open, TurnError, Turns, is_moot};
@@ -57,6 +59,13 @@ impl Turns {
         if state.is_to_be_judged() {
             return self.judge(before, &state).await.map(Steered::Over);
         }
+        if let Err(no) = self.check(before.agent, &state, Point::BeforeModel, json!({})).await {
+            if !no.said {
+                return Err(TurnError::Check(no));
+            }
+            let asking = before.asking(&state);
+            return self.refuse(&asking, "safety", vec![no.words()], Consumed::default()).await.map(Steered::Over);
+        }
         let mut state = state;
         if before.agent.controls.is_on(DRIFT) {
             if drift::answer(&state) == Some(false) {
@@ -75,6 +84,29 @@ impl Turns {
             Some(why) => self.compact(before, state, why).await,
             None => Ok(Steered::Ask(state)),
         }
+    }
+
+    /// Asks the operator's own checks.
+    async fn check(&self, agent: &AgentSpec, state: &RunState, at: Point, about: Value) -> Result<(), No> {
+        let turn = state.turn.as_ref().map_or(state.turns_opened, |turn| turn.number);
+        let about = About { tenant: &state.tenant, run_id: state.run_id, agent: &agent.name, turn, about };
+        self.checks.ask(&agent.checks, at, &about).await
+    }
+
+    /// Asks them about an outcome: what is wrong with it, in words for the model.
+    async fn check_outcome(&self, open: &Open<'_>, outcome: &TurnOutcome) -> Result<Vec<String>, TurnError> {
+        if open.agent.checks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ends = acceptance::ends(&open.state, outcome);
+        for at in [Some(Point::BeforeCommit), ends.then_some(Point::AtEnd)].into_iter().flatten() {
+            match self.check(open.agent, &open.state, at, describe(outcome)).await {
+                Ok(()) => {}
+                Err(no) if no.said => return Ok(vec![no.words()]),
+                Err(no) => return Err(TurnError::Check(no)),
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Says what came of looking into the criteria.
@@ -329,6 +361,10 @@ impl Turns {
         open: &Open<'_>,
         outcome: &mut TurnOutcome,
     ) -> Result<Vec<String>, TurnError> {
+        let problems = self.check_outcome(open, outcome).await?;
+        if !problems.is_empty() {
+            return Ok(problems);
+        }
         let drifts = open.agent.controls.is_on(DRIFT);
         if drifts {
             let blocked = drift::blocked(&open.state, outcome);
@@ -380,6 +416,26 @@ impl<'a> Before<'a> {
     fn asking(&self, state: &'a Arc<RunState>) -> Asking<'a> {
         Asking { state, turn_id: self.turn_id, traceparent: self.traceparent }
     }
+}
+
+/// What a check is told of an outcome.
+fn describe(outcome: &TurnOutcome) -> Value {
+    let call = |call: &kernel::call::CallRequest| json!({ "tool": call.tool, "arguments": call.arguments, "effect": call.effect });
+    let end = match &outcome.end {
+        Some(EndRequest::Complete(text) | EndRequest::CompleteIf { summary: text, .. }) => json!({ "complete": text }),
+        Some(EndRequest::Fail(text)) => json!({ "fail": text }),
+        None => Value::Null,
+    };
+    json!({
+        "text": outcome.text,
+        "calls": outcome.calls.iter().map(call).collect::<Vec<_>>(),
+        "agents": outcome.spawns.iter().map(|spawn| &spawn.agent).collect::<Vec<_>>(),
+        "waits_since": outcome.wait.as_ref().map(|wait| &wait.why),
+        "plan": outcome.plan,
+        "say": outcome.say,
+        "end": end,
+        "model": outcome.model,
+    })
 }
 
 /// What was found, out of a summary that is made of titles.

@@ -319,3 +319,38 @@ async fn a_run_that_is_ended_while_it_is_checked_ends() {
     assert_eq!(state.ending.as_ref().unwrap().rule, Rule::Cancelled);
     world.close(vec![planner]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_of_the_operators_own_are_heard_before_a_commit_and_at_the_end() {
+    let world = World::with(
+        r#"
+  - when: {sees: 'says no: say please'}
+    calls: [{tool: complete, arguments: {summary: "done, please"}}]
+  - calls: [{tool: complete, arguments: {summary: done}}]
+"#,
+    )
+    .await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let answer = |question: Value| async move {
+        let said = question["about"]["end"]["complete"]["text"].as_str().unwrap_or_default().contains("please");
+        let decision = if question["at"] == "before_commit" || said { "allow" } else { "deny" };
+        Ok(serde_json::json!({"decision": decision, "reason": "say please"}))
+    };
+    world.stack.bus().serve_json(bus::ServeOptions::new("checks", "desk"), answer, stop.clone()).await.unwrap();
+    world.stack.bus().flush().await.unwrap();
+    let planner = world.planner();
+    let yaml = |checks: &str| {
+        format!("name: demo\nmodel: scripted:demo\ninstructions: Play.\ntools: [test.echo]\nchecks: [{checks}]\n")
+    };
+    let polite = yaml("{name: a, at: at_end, responder: desk}, {name: b, at: before_commit, responder: desk}");
+    let run = world.run_of(&polite).await;
+    let state = world.until(run, |state| state.ended).await;
+    assert_eq!(state.ending.as_ref().unwrap().text.text, "done, please");
+    assert_eq!(state.spent.usage.model_calls, 2, "asked again with the reason");
+    let barred = world.run_of(&yaml("{name: c, at: before_model, responder: desk}")).await;
+    let state = world.until(barred, |state| state.ended).await;
+    let ending = state.ending.as_ref().unwrap();
+    assert_eq!((ending.rule, state.spent.usage.model_calls), (Rule::Safety, 0), "{}", ending.text.text);
+    stop.cancel();
+    world.close(vec![planner]).await;
+}

@@ -251,8 +251,19 @@ fn amounts_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     if spec.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
         return Some(Problem::new("cost_usd", "`cost_usd` must be 0 or more dollars"));
     }
-    let never = spec.approval_expiry.as_millis() == 0;
-    never.then(|| Problem::new("approval_expiry", "`approval_expiry` must be longer than 0: nobody could answer"))
+    if spec.approval_expiry.as_millis() == 0 {
+        return Some(Problem::new("approval_expiry", "`approval_expiry` must be longer than 0: nobody could answer"));
+    }
+    let too_late = |after: &kernel::units::Duration| after.as_millis() == 0 || *after >= spec.approval_expiry;
+    let late = |field: &'static str| {
+        let words =
+            format!("`{field}` must be longer than 0 and shorter than `approval_expiry`: after that nobody is asked");
+        Problem::new(field, words)
+    };
+    if spec.approval_reminders.iter().any(too_late) {
+        return Some(late("approval_reminders"));
+    }
+    spec.approval_escalation.as_ref().is_some_and(too_late).then(|| late("approval_escalation"))
 }
 
 #[cfg(test)]
@@ -324,6 +335,8 @@ controls: { evaluator: on, drift: on, compaction: auto }
             ("skills: [release-notes]", "routes: { hard: gpt-5 }", "provider:model"),
             ("skills: [release-notes]", "routes: { thrift: { below: 20, use: x:y } }", "`below`"),
             ("skills: [release-notes]", "memory: { recall: everything }", "everything"),
+            ("skills: [release-notes]", "approval_reminders: [1h, 24h]", "`approval_reminders`"),
+            ("skills: [release-notes]", "approval_escalation: 0s", "`approval_escalation`"),
             ("    where:", "    key: data.ref\n    where:", "`key`"),
             ("    where:", "    debounce: 0s\n    where:", "`debounce`"),
             ("    where:", "    debounce: { quiet: 2m, at_most: 1m }\n    where:", "`debounce`"),

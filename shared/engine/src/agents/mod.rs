@@ -3,6 +3,7 @@
 mod cache;
 mod file;
 mod observe;
+mod steering;
 mod watch;
 
 use std::sync::Arc;

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Report, calls::Calls, is_end, rules, waits::Waits};
-use crate::event::{Ending, Event, EventData, Outcome};
+use crate::{
+    budget::LimitName,
+    event::{Ending, Event, EventData, Outcome},
+};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Control {
@@ -30,7 +33,11 @@ impl Control {
             EventData::RunRunnable(_) => self.queued = false,
             EventData::RunPaused(paused) => self.hold(paused.by_parent, true),
             EventData::RunResumed(resumed) => self.hold(resumed.by_parent, false),
-            EventData::BudgetExceeded(exceeded) => self.exceeded |= exceeded.ask.is_none(),
+            EventData::BudgetExceeded(exceeded) => {
+                self.exceeded |= exceeded.ask.is_none();
+                // Whoever is told that its time is up may still be in the queue; the other limits are met when it is let in.
+                self.queued &= exceeded.limit == LimitName::Wall;
+            }
             EventData::ToolStarted(started) => {
                 let call = started.call_id;
                 let held = self.paused && !calls.is_compensation(call);

@@ -53,6 +53,7 @@ impl Decider {
                     binding.arguments = digest;
                     arguments
                 });
+                let wall = self.state.limits.wall;
                 self.emit(ApprovalGranted {
                     approval_id,
                     by: decision.by.clone(),
@@ -61,6 +62,8 @@ impl Decider {
                     reason: decision.reason.clone(),
                     standing: decision.standing,
                 });
+                // It may have been asked whether the run may go on beyond its time.
+                self.follow_wall(wall);
             }
             Verdict::Deny => {
                 let (by, reason) = (decision.by.clone(), decision.reason.clone());

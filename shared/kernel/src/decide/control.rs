@@ -15,7 +15,7 @@ use crate::{
     rejection::Rejection,
     state::RunState,
     trust::{Block, Trust},
-    units::later,
+    units::{Duration, later},
 };
 
 /// Bytes of a text that is vouched for: a value to act on, not a page.
@@ -139,15 +139,21 @@ impl Decider {
             let reason = "the budget was changed".to_owned();
             self.emit(ApprovalExpired { approval_id: parked.approval_id, reason });
         }
-        if change.limits.wall != before {
-            self.cancel_timers(|purpose| purpose == TimerPurpose::Wall);
-            if let Some(wall) = change.limits.wall {
-                let timer_id = TimerId::derive(self.state.run_id, &format!("wall/{}", self.state.seq));
-                let due = later(self.state.created_at, wall);
-                self.emit(TimerSet { timer_id, due, purpose: TimerPurpose::Wall });
-            }
-        }
+        self.follow_wall(before);
         Ok(())
+    }
+
+    /// Sets the timer of the wall time anew, if that is not what it was.
+    pub(super) fn follow_wall(&mut self, before: Option<Duration>) {
+        if self.state.limits.wall == before {
+            return;
+        }
+        self.cancel_timers(|purpose| purpose == TimerPurpose::Wall);
+        if let Some(wall) = self.state.limits.wall {
+            let timer_id = TimerId::derive(self.state.run_id, &format!("wall/{}", self.state.seq));
+            let due = later(self.state.created_at, wall);
+            self.emit(TimerSet { timer_id, due, purpose: TimerPurpose::Wall });
+        }
     }
 
     /// An operator vouches for a text that came from outside: for this text alone, and in this run alone.

@@ -26,8 +26,7 @@ impl Decider {
     pub(super) fn acceptance_problems(&self, outcome: &TurnOutcome) -> Vec<String> {
         let mut wanted: BTreeSet<u16> = self.state.checked_criteria().map(|(number, _)| number).collect();
         let Some(EndRequest::CompleteIf { checks, .. }) = &outcome.end else {
-            let ends = self.ending_of(outcome).is_some_and(|ending| ending.outcome == Outcome::Completed);
-            let refused = ends && !wanted.is_empty() && !broken(Mutant::CompletesUnchecked);
+            let refused = self.may_complete(outcome) && !wanted.is_empty() && !broken(Mutant::CompletesUnchecked);
             let words = "the criteria of this run are checked before it is complete: call `complete`";
             return if refused { vec![words.to_owned()] } else { Vec::new() };
         };
@@ -48,6 +47,18 @@ impl Decider {
             problems.push("`complete` cannot stand beside tool calls, waits or questions".to_owned());
         }
         problems
+    }
+
+    /// Whether an outcome may end the run with its objective reached: by saying so, or by words alone. What has come in since its
+    /// slice was built may still keep the run from ending, but that is not to be relied on.
+    fn may_complete(&self, outcome: &TurnOutcome) -> bool {
+        let asks = !outcome.calls.is_empty() || !outcome.spawns.is_empty();
+        let asks = asks || outcome.wait.is_some() || outcome.question.is_some();
+        match &outcome.end {
+            Some(EndRequest::Complete(_)) => true,
+            Some(_) => false,
+            None => outcome.text.is_some() && !asks && !self.sleeps_on_something(),
+        }
     }
 
     /// Says what came of looking into the criteria. The run ends if all of them hold; if not, the model is told, or has said it

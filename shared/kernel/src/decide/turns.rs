@@ -214,12 +214,12 @@ impl Decider {
     }
 
     /// Whether something that was asked for earlier will wake the run.
-    fn sleeps_on_something(&self) -> bool {
+    pub(super) fn sleeps_on_something(&self) -> bool {
         let of_others = !self.state.calls.is_empty() || !self.state.children.is_empty();
         of_others || self.state.wait.is_some() || !self.state.approvals.is_empty()
     }
 
-    pub(super) fn ending_of(&self, outcome: &TurnOutcome) -> Option<Ending> {
+    fn ending_of(&self, outcome: &TurnOutcome) -> Option<Ending> {
         match &outcome.end {
             Some(EndRequest::Complete(text)) => {
                 Some(Ending { outcome: Outcome::Completed, rule: Rule::GoalMet, text: text.clone() })

@@ -238,6 +238,25 @@ fn without_a_yes_it_ends_by_its_limit() {
 }
 
 #[test]
+fn a_yes_at_the_end_of_its_time_sets_a_new_end() {
+    let wall = Some(kernel::units::Duration::from_secs(100));
+    let mut run = with(|created| {
+        created.limits = Limits { wall, at_limit: Some(AtLimit::Ask), ..Limits::default() };
+    });
+    let fire = |run: &mut Run| {
+        let (timer_id, due) = run.state().timers.iter().map(|(id, timer)| (*id, timer.due)).next().unwrap();
+        run.now = due.as_second() - build::at(0).as_second() + 1;
+        run.must(Command::FireTimer(kernel::command::FireTimer { timer_id }))
+    };
+    assert_eq!(fire(&mut run), ["timer.fired", "budget.exceeded"]);
+    let asked = question(&run);
+    let granted = run.send(&decide(asked, Verdict::Approve)).unwrap();
+    assert_eq!(granted[..2], ["approval.granted", "timer.set"], "{granted:?}");
+    assert_eq!(fire(&mut run), ["timer.fired", "budget.exceeded"], "and its time ends once more");
+    run.audit();
+}
+
+#[test]
 fn a_larger_budget_lets_it_go_on_without_the_question() {
     let mut run = asking(1);
     one_turn(&mut run);
