@@ -224,7 +224,7 @@ fn unpacked(packed: Response, encoding: &str, cap: usize) -> Response {
 }
 
 /// What `Retry-After` asks for: seconds, or a date.
-fn pause(text: &str, now: Timestamp) -> Option<Duration> {
+pub(crate) fn pause(text: &str, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
     }

@@ -81,7 +81,8 @@ impl Dispatcher {
             return Err(Problem::new(403, format!("`{name}` does not only read")));
         }
         let permissions = &tool.spec.permissions;
-        if !permissions.allow_tenant(tenant.as_str()) || !permissions.allow_agent(agent) {
+        let for_nobody = permissions.allow_roles(&[]);
+        if !permissions.allow_tenant(tenant.as_str()) || !permissions.allow_agent(agent) || !for_nobody {
             return Err(Problem::new(403, format!("`{name}` is not for the agent `{agent}`")));
         }
         let arguments = tool.check(&Value::Object(question.arguments.clone())).map_err(|refusal| refused(&refusal))?;

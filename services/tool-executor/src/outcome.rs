@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use engine::McpTask;
 use kernel::Trust;
 use kernel::call::ErrorClass;
 use serde_json::Value;
@@ -25,6 +26,8 @@ pub(crate) struct Content {
     pub value: Option<Value>,
     /// Whether more came than is read.
     pub truncated: bool,
+    /// It is no result: the call goes on as this task of an MCP server.
+    pub task: Option<McpTask>,
 }
 
 impl Content {
@@ -37,13 +40,19 @@ impl Content {
             trust: Trust::System,
             value: Some(value),
             truncated: false,
+            task: None,
         }
     }
 
     /// Bytes from outside.
     pub fn outside(bytes: Vec<u8>, media_type: impl Into<String>) -> Self {
         let media_type = media_type.into();
-        Self { head: None, bytes, media_type, trust: Trust::Untrusted, value: None, truncated: false }
+        Self { head: None, bytes, media_type, trust: Trust::Untrusted, value: None, truncated: false, task: None }
+    }
+
+    /// Nothing yet: it goes on by itself.
+    pub fn task(task: McpTask) -> Self {
+        Self { task: Some(task), ..Self::outside(Vec::new(), "") }
     }
 }
 

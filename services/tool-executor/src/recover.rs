@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use bus::Outcome;
-use engine::{Lease, McpTask, SubmitError};
+use engine::{Lease, SubmitError};
 use jiff::Timestamp;
-use kernel::agent::Allow;
 use kernel::call::{CallResult, CallStatus};
 use kernel::command::{CancelCall, Command, DoubtCall, ReconcileCall};
 use kernel::event::Finding;
@@ -15,8 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::activity::{Activity, Attached};
 use crate::dispatch::{Dispatcher, Next};
-use crate::mcp::Remote;
-use crate::outcome::{Content, Happened};
+use crate::outcome::Content;
 use crate::pipeline::Ready;
 use crate::task::Task;
 use crate::tools::{self, Asked};
@@ -41,7 +39,8 @@ impl Dispatcher {
             }
         }
         if let Some((remote_task, remote)) = self.tools.mcp.task_of(&task.call).await {
-            return self.ask_on(task, &remote_task, &remote).await;
+            let held = self.retake(&task.state, &task.call).await;
+            return Ok(self.follow_task(task, remote_task, remote, lease, held));
         }
         if !request.idempotent {
             return self.doubt(task, "its executor is gone").await;
@@ -56,19 +55,6 @@ impl Dispatcher {
         }
         tracing::info!(call = %task.id(), tool = request.tool, "doing a call again whose executor is gone");
         self.dispatch(task, lease).await
-    }
-
-    /// The call became a task of an MCP server, which went on by itself: its end is the call's.
-    async fn ask_on(&self, task: &Task, remote_task: &McpTask, remote: &Remote) -> Result<Next, SubmitError> {
-        let (arguments, allow) = (Map::new(), Allow::default());
-        let outcome = self.tools.mcp.resume(remote_task, remote, task.invocation(&arguments, &allow)).await;
-        match outcome {
-            Ok(content) => self.complete(task, content, Duration::ZERO).await,
-            Err(error) if error.happened == Happened::Unknown => {
-                self.doubt(task, &format!("{}: {error}", error.code)).await
-            }
-            Err(error) => self.fail(task, &error, Duration::ZERO).await,
-        }
     }
 
     async fn take_up(&self, task: &Task, lease: &mut Option<Lease>) -> Next {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kernel::call::Call;
 use kernel::tool::{CallKind, Effect, HttpRequest, Probe, ToolRun, ToolSpec};
-use kernel::{RunId, RunState, Trust};
+use kernel::{RunId, RunState};
 use policy::Labels;
 use serde_json::{Map, Value};
 
@@ -124,11 +124,8 @@ impl Tool {
                 http.inspect_err(|error| tracing::warn!(tool = spec.name, %error, "a probe can't be used")).ok()?;
             Some(Probe { http, done: probe.done.clone() })
         });
-        // The words of a server are data: they don't say what matters, nor what can be believed.
-        let labels = match spec.words() {
-            Trust::Untrusted => Ok(Labels::default()),
-            _ => Labels::new(&spec.input, spec.output.as_ref()),
-        };
+        // Those in the schemas of a server's tool are the operator's too: its own were taken out, unless they are stricter.
+        let labels = Labels::new(&spec.input, spec.output.as_ref());
         // A label that means nothing protects nobody, so its tool can't be used.
         let wrong = labels.as_ref().err().map(|error| format!("a label in its schema, {error}"));
         let means = wrong.map_or(means, Err);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
 
 use kernel::tool::McpPart;
 use kernel::{CallId, RunId, Trust, excerpt};
@@ -15,7 +14,7 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Answer, Caller, Form};
+use super::caller::{Answer, Caller, Form};
 use super::content::{self, Part};
 use super::person::RunCaller;
 use super::servers::Live;
@@ -65,10 +64,10 @@ impl Mcp {
         live.still(&remote.name, &remote.digest).await?;
         let _place = live.place(invocation.timeout).await?;
         let caller = self.caller(remote, invocation, server.timeouts.answer);
-        let (cancelled, trust) = (&running.cancelled, server.trust);
+        let (cancelled, trust) = (&running.cancelled, remote.believed(server.trust));
         let under = Under { live: &live, remote, invocation, caller, cancelled, trust };
         let outcome = match &remote.run.part {
-            McpPart::Tool(tool) => self.tool(&under, tool, server.timeouts.task.std()).await,
+            McpPart::Tool(tool) => self.tool(&under, tool).await,
             part => self.look(&under, part).await,
         };
         live.touch();
@@ -101,7 +100,7 @@ impl Mcp {
         })
     }
 
-    async fn tool(&self, under: &Under<'_>, tool: &str, task_within: Duration) -> Result<Content, ToolError> {
+    async fn tool(&self, under: &Under<'_>, tool: &str) -> Result<Content, ToolError> {
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(under.invocation.arguments.clone());
         params.meta = meta(under.invocation);
         for _ in 0..MAX_ROUNDS {
@@ -110,7 +109,7 @@ impl Mcp {
                 ServerResult::CallToolResult(result) => return self.finish(under, result).await,
                 // Some leave the content out.
                 ServerResult::EmptyResult(_) => return self.finish(under, CallToolResult::default()).await,
-                ServerResult::CreateTaskResult(created) => return self.follow(under, &created.task, task_within).await,
+                ServerResult::CreateTaskResult(created) => return Ok(self.became(under, &created.task).await),
                 ServerResult::InputRequiredResult(asked) => {
                     params.input_responses = under.answers(&asked).await?;
                     params.request_state = asked.request_state;

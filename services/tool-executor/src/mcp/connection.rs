@@ -1,35 +1,29 @@
 //! A connection to a server: opened, listed, used by several calls at once, and ended with all that belongs to it.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{Elicitation, Handshake, McpServer, McpTransport};
-use futures::future::BoxFuture;
+use engine::{Handshake, McpServer, McpTransport};
 use rmcp::model::{
-    CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ElicitRequestParams, ElicitResult,
-    ElicitationAction, ElicitationCapability, ErrorData, FormElicitationCapability, Implementation,
-    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, Prompt, ProtocolVersion, Request, RequestId,
-    ServerResult, SubscriptionFilter, TASKS_EXTENSION_ID, Tool,
+    CallToolRequestParams, ClientRequest, PaginatedRequestParams, Prompt, ProtocolVersion, Request, ServerResult, Tool,
 };
-use rmcp::service::{
-    ClientLifecycleMode, InboundStreamOrigin, NotificationContext, PeerRequestOptions, RequestContext, RequestHandle,
-    RunningService, serve_client_with_lifecycle_and_ct,
-};
+use rmcp::service::{ClientLifecycleMode, PeerRequestOptions, RunningService, serve_client_with_lifecycle_and_ct};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::{ClientHandler, Peer, RoleClient, ServiceError};
+use rmcp::{Peer, RoleClient, ServiceError};
 use serde_json::{Map, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::caller::Caller;
 use super::error::{self, OpenError};
-use super::oauth::{self, Tokens};
+use super::flight::{Departed, Flight};
+use super::means::Means;
+use super::ours::{Handler, LOG_WORDS, Ours, hear_of_changes};
+use super::sessions::Sessions;
 use super::stdio::{self, LastWords, Process};
-use super::{http, words};
-use crate::config::Config;
+use super::{http, oauth, words};
 use crate::outcome::{Happened, ToolError};
 use crate::secrets::Secrets;
 
@@ -37,106 +31,6 @@ use crate::secrets::Secrets;
 const MAX_PAGES: usize = 64;
 /// How long the list of tools may take after the server said that it changed.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
-/// What is shown of what a server logs.
-const LOG_WORDS: usize = 500;
-
-/// What connections are made with. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Means {
-    secrets: Secrets,
-    tokens: Tokens,
-    folder: PathBuf,
-}
-
-impl Means {
-    /// With these secrets; servers that are processes run in folders below `folder`, tokens are kept in `tokens`.
-    fn new(secrets: Secrets, tokens: PathBuf, folder: PathBuf) -> Self {
-        Self { tokens: Tokens::new(tokens, secrets.clone()), secrets, folder }
-    }
-
-    /// As an executor that is configured like this makes them.
-    ///
-    /// # Errors
-    /// If there is no current folder that relative paths could start from.
-    pub fn of(config: &Config) -> std::io::Result<Self> {
-        let dir = Some(config.secrets_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
-        // What is not text is no secret of ours.
-        let env =
-            std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
-        Self::with(config, Secrets::new(env, dir))
-    }
-
-    /// The same, with secrets that are there already.
-    pub(crate) fn with(config: &Config, secrets: Secrets) -> std::io::Result<Self> {
-        let folder = std::path::absolute(config.common.workspaces.join(".mcp"))?;
-        let own = config.secrets_dir.as_os_str().is_empty();
-        let tokens = if own { folder.join("tokens") } else { config.secrets_dir.clone() };
-        Ok(Self::new(secrets, tokens, folder))
-    }
-
-    /// For whoever is no executor: with the secrets of an environment (`ESC_SECRET_<NAME>`).
-    #[must_use]
-    pub fn standalone(env: impl IntoIterator<Item = (String, String)>, tokens: PathBuf, folder: PathBuf) -> Self {
-        let secrets = Secrets::new(env, Some(tokens.clone()));
-        Self::new(secrets, tokens, folder)
-    }
-
-    /// Where tokens are kept.
-    #[must_use]
-    pub const fn tokens(&self) -> &Tokens {
-        &self.tokens
-    }
-}
-
-/// A step that a server reports while it works on a call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
-    /// How far it is.
-    pub progress: f64,
-    /// Of how much.
-    pub total: Option<f64>,
-    /// In the server's words.
-    pub message: Option<String>,
-}
-
-/// What a server wants to know from a person while it works on a call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Form {
-    /// In the server's words.
-    pub message: String,
-    /// JSON Schema of the answer: an object of plain values.
-    pub schema: Value,
-}
-
-impl Form {
-    /// The answer as far as the schema itself gives one.
-    #[must_use]
-    pub fn defaults(&self) -> Value {
-        let defaults = self.schema["properties"].as_object().into_iter().flatten();
-        let defaults = defaults.filter_map(|(name, field)| Some((name.clone(), field.get("default")?.clone())));
-        Value::Object(defaults.collect())
-    }
-}
-
-/// A person's answer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// This.
-    Given(Value),
-    /// Nothing, and the server may go on without.
-    Declined,
-    /// Nothing: nobody was there to ask.
-    Nobody,
-}
-
-/// Whoever a call is made for.
-pub trait Caller: Send + Sync {
-    /// Hears of a step.
-    fn progress(&self, progress: Progress);
-    /// Gets an answer.
-    fn answer(&self, form: Form) -> BoxFuture<'_, Answer>;
-}
-
 /// A connection. Ends when it is closed or dropped, or when the server goes away.
 pub struct Connection {
     server: Arc<McpServer>,
@@ -151,30 +45,6 @@ pub struct Connection {
     challenge: Mutex<Option<String>>,
     opened: Instant,
 }
-
-/// Our side of a connection.
-struct Ours {
-    server: Arc<McpServer>,
-    config: ClientConfig,
-    flights: Mutex<HashMap<RequestId, Flight>>,
-    in_flight: AtomicUsize,
-    /// The list of tools is not what was read any more.
-    stale: AtomicBool,
-    became_stale: Notify,
-}
-
-/// A call under way.
-#[derive(Clone)]
-struct Flight {
-    token: ProgressToken,
-    caller: Arc<dyn Caller>,
-    /// How many questions to a person are open: its time stands still meanwhile.
-    asking: watch::Sender<usize>,
-}
-
-/// Our side, as the library wants it.
-#[derive(Clone)]
-struct Handler(Arc<Ours>);
 
 impl Connection {
     /// Opens a connection, within the server's time for it.
@@ -218,12 +88,13 @@ impl Connection {
                 let config = http::config(server, http, &url, &means.secrets)?;
                 let served = match &http.oauth {
                     None => {
-                        let transport = StreamableHttpClientTransport::with_client(http::client(http)?, config);
+                        let transport =
+                            StreamableHttpClientTransport::with_client(Sessions(http::client(http)?), config);
                         serve_client_with_lifecycle_and_ct(handler, transport, mode, ct).await
                     }
                     Some(oauth) => {
                         let client = oauth::authorised(server, http, oauth, &url, &means.tokens).await?;
-                        let transport = StreamableHttpClientTransport::with_client(client, config);
+                        let transport = StreamableHttpClientTransport::with_client(Sessions(client), config);
                         serve_client_with_lifecycle_and_ct(handler, transport, mode, ct).await
                     }
                 };
@@ -403,6 +274,10 @@ impl Connection {
         if let Some(challenge) = error.auth_challenge() {
             *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = Some(challenge.to_owned());
         }
+        if error::loses_session(error) {
+            // Nothing can come of it any more: whoever needs the server next opens a new one.
+            self.end.cancel();
+        }
         let mut error = error::of_request(error);
         if self.burst.as_ref().is_some_and(|burst| burst.load(Ordering::Relaxed)) {
             error.code = "too_large";
@@ -454,178 +329,4 @@ async fn keep(running: RunningService<RoleClient, Handler>, process: Option<Proc
         process.end().await;
     }
     ended.cancel();
-}
-
-/// Newer servers say what has changed only to those who asked for it.
-fn hear_of_changes(peer: &Peer<RoleClient>, ours: &Arc<Ours>, end: &CancellationToken) {
-    if peer.peer_info().is_none_or(|info| info.protocol_version.has_initialize()) {
-        return;
-    }
-    let (peer, ours) = (peer.clone(), ours.clone());
-    let hearing = async move {
-        let filter = SubscriptionFilter::builder().tools_list_changed().build();
-        let mut subscription = match peer.listen(filter).await {
-            Ok(subscription) => subscription,
-            Err(error) => return tracing::debug!(server = ours.server.name, %error, "its changes can't be heard"),
-        };
-        while let Ok(Some(_)) = subscription.next().await {
-            ours.tools_changed();
-        }
-    };
-    tokio::spawn(end.clone().run_until_cancelled_owned(hearing));
-}
-
-/// A request that is under way. If it is dropped, the server is told that nobody waits any more.
-struct Departed {
-    ours: Arc<Ours>,
-    handle: Option<RequestHandle<RoleClient>>,
-    id: RequestId,
-}
-
-impl Departed {
-    fn new(ours: Arc<Ours>, handle: RequestHandle<RoleClient>, flight: Flight) -> Self {
-        let id = handle.id.clone();
-        ours.flights().insert(id.clone(), flight);
-        ours.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { ours, handle: Some(handle), id }
-    }
-
-    async fn abandon(&mut self, reason: &'static str) {
-        if let Some(handle) = self.handle.take()
-            && let Err(error) = handle.cancel(Some(reason.to_owned())).await
-        {
-            tracing::debug!(server = self.ours.server.name, %error, "it could not be told that a call is given up");
-        }
-    }
-}
-
-impl Drop for Departed {
-    fn drop(&mut self) {
-        self.ours.flights().remove(&self.id);
-        self.ours.in_flight.fetch_sub(1, Ordering::Relaxed);
-        if let (Some(handle), Ok(runtime)) = (self.handle.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(handle.cancel(Some("nobody waits for it any more".to_owned())));
-        }
-    }
-}
-
-impl Ours {
-    fn new(server: &Arc<McpServer>) -> Self {
-        let mut capabilities = ClientCapabilities::default();
-        capabilities.extensions = Some([(TASKS_EXTENSION_ID.to_owned(), Default::default())].into());
-        if server.elicitation == Elicitation::Ask {
-            capabilities.elicitation = Some(
-                ElicitationCapability::new().with_form(FormElicitationCapability::new().with_schema_validation(true)),
-            );
-        }
-        let ourselves = Implementation::new("escapement", env!("CARGO_PKG_VERSION"));
-        let config =
-            ClientConfig::new(capabilities, ourselves).with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
-        Self {
-            server: server.clone(),
-            config,
-            flights: Mutex::default(),
-            in_flight: AtomicUsize::new(0),
-            stale: AtomicBool::new(true),
-            became_stale: Notify::new(),
-        }
-    }
-
-    fn flights(&self) -> MutexGuard<'_, HashMap<RequestId, Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tools_changed(&self) {
-        self.stale.store(true, Ordering::Release);
-        self.became_stale.notify_one();
-    }
-
-    /// The call that a request of the server belongs to: the one whose stream it came on, or the only one there is. None: it
-    /// can't be told.
-    fn flight_of(&self, context: &RequestContext<RoleClient>) -> Option<Flight> {
-        let flights = self.flights();
-        match context.extensions.get::<InboundStreamOrigin>() {
-            Some(InboundStreamOrigin::OutboundRequest(id)) if flights.contains_key(id) => flights.get(id).cloned(),
-            _ => flights.values().next().filter(|_| flights.len() == 1).cloned(),
-        }
-    }
-
-    async fn ask(&self, request: ElicitRequestParams, flight: Option<Flight>) -> ElicitResult {
-        let server = &self.server.name;
-        let (
-            ElicitRequestParams::FormElicitationParams { message, requested_schema, .. },
-            Some(flight),
-            Elicitation::Ask,
-        ) = (request, flight, self.server.elicitation)
-        else {
-            tracing::info!(
-                server,
-                "a question of an MCP server is declined: it is off, no form, or of no certain call"
-            );
-            return ElicitResult::new(ElicitationAction::Decline);
-        };
-        let schema = serde_json::to_value(requested_schema).unwrap_or_default();
-        match flight.answer(Form { message, schema }).await {
-            Answer::Given(content) => ElicitResult::new(ElicitationAction::Accept).with_content(content),
-            Answer::Declined => ElicitResult::new(ElicitationAction::Decline),
-            Answer::Nobody => ElicitResult::new(ElicitationAction::Cancel),
-        }
-    }
-}
-
-impl Flight {
-    /// Gets an answer, while the call's time stands still.
-    async fn answer(&self, form: Form) -> Answer {
-        struct Asking<'a>(&'a watch::Sender<usize>);
-        impl Drop for Asking<'_> {
-            fn drop(&mut self) {
-                self.0.send_modify(|open| *open -= 1);
-            }
-        }
-        self.asking.send_modify(|open| *open += 1);
-        let _asking = Asking(&self.asking);
-        self.caller.answer(form).await
-    }
-}
-
-impl ClientHandler for Handler {
-    async fn create_elicitation(
-        &self,
-        request: ElicitRequestParams,
-        context: RequestContext<RoleClient>,
-    ) -> Result<ElicitResult, ErrorData> {
-        let flight = self.0.flight_of(&context);
-        let answered = context.ct.run_until_cancelled(self.0.ask(request, flight)).await;
-        Ok(answered.unwrap_or_else(|| ElicitResult::new(ElicitationAction::Cancel)))
-    }
-
-    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let caller = {
-            let flights = self.0.flights();
-            let flight = flights.values().find(|flight| flight.token == params.progress_token);
-            flight.map(|flight| flight.caller.clone())
-        };
-        if let Some(caller) = caller {
-            let message = params.message.map(|message| words::clean(&message, LOG_WORDS));
-            caller.progress(Progress { progress: params.progress, total: params.total, message });
-        }
-    }
-
-    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.0.tools_changed();
-    }
-
-    #[expect(deprecated, reason = "servers in use still log this way")]
-    async fn on_logging_message(
-        &self,
-        params: rmcp::model::LoggingMessageNotificationParam,
-        _: NotificationContext<RoleClient>,
-    ) {
-        let said = words::clean(&params.data.to_string(), LOG_WORDS);
-        tracing::debug!(server = self.0.server.name, said, "an MCP server logs");
-    }
-
-    fn get_info(&self) -> ClientConfig {
-        self.0.config.clone()
-    }
 }

@@ -12,7 +12,7 @@ use kernel::units::Duration;
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-use super::words;
+use super::{labels, words};
 
 /// How long looking at resources and prompts may take.
 const LOOK: Duration = Duration::from_secs(60);
@@ -61,12 +61,12 @@ fn spec(server: &McpServer, tool: &Tool) -> Result<ToolSpec, String> {
         return Err("its name is none that could be read".to_owned());
     }
     let own_words = declared.description.as_ref();
-    let input = words::schema(&tool.input_schema, own_words.is_some()).ok_or("its input schema is too large")?;
+    let mut input = words::schema(&tool.input_schema, own_words.is_some()).ok_or("its input schema is too large")?;
     jsonschema::validator_for(&input).map_err(|error| format!("its input schema is none: {error}"))?;
     if input["type"] != "object" {
         return Err("its input is no object".to_owned());
     }
-    let output = match &tool.output_schema {
+    let mut output = match &tool.output_schema {
         None => None,
         Some(schema) => Some(words::schema(schema, true).ok_or("its output schema is too large")?),
     };
@@ -75,10 +75,16 @@ fn spec(server: &McpServer, tool: &Tool) -> Result<ToolSpec, String> {
     }
     // Said by the operator, and nothing else that could say anything.
     let vouched = own_words.is_some() && words::says_nothing(&input);
+    labels::mark(&mut input, &tool.input_schema, &declared.wording);
+    if let (Some(output), Some(said)) = (&mut output, &tool.output_schema) {
+        labels::vouch(output, said, &declared.assigned);
+    }
     let said = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
     let (effect, idempotent) = strictest(declared, tool.annotations.as_ref());
     let trust = if vouched { Trust::System } else { server.trust };
-    let run = McpRun { server: server.name.clone(), part: McpPart::Tool(tool.name.to_string()), words: trust };
+    let open_world = tool.annotations.as_ref().and_then(|said| said.open_world_hint) == Some(true);
+    let part = McpPart::Tool(tool.name.to_string());
+    let run = McpRun { server: server.name.clone(), part, words: trust, open_world };
     Ok(ToolSpec {
         description: own_words.cloned().unwrap_or_else(|| words::description(&server.name, said)),
         output,
@@ -115,7 +121,7 @@ fn own_parts(server: &McpServer, resources: bool, prompts: bool) -> Vec<ToolSpec
         let input = json!({
             "type": "object", "properties": properties, "required": required, "additionalProperties": false,
         });
-        let run = ToolRun::Mcp(McpRun { server: name.clone(), part, words: Trust::System });
+        let run = ToolRun::Mcp(McpRun { server: name.clone(), part, words: Trust::System, open_world: false });
         let spec = ToolSpec::new(server.tool_name(verb), input, Effect::Read, run);
         ToolSpec { description, idempotent: true, timeout: LOOK, ..spec }
     };
@@ -221,6 +227,41 @@ mod tests {
         // What the server says in words that are not shown is not a change.
         listed["description"] = json!("Adds. Now with an order!");
         assert_eq!(one(&listed).digest, one(&listed).digest);
+    }
+
+    #[test]
+    fn labels_are_the_operators_and_a_servers_only_where_they_are_stricter() {
+        let text = json!({"type": "string"});
+        let loose =
+            json!({"type": "object", "properties": {"to": text, "body": {"type": "string", "x-matters": true}}});
+        let loud =
+            json!({"type": "object", "properties": {"id": {"type": "integer", "x-trust": "system"}, "note": text}});
+        let listed = json!({"name": "add", "inputSchema": loose, "outputSchema": loud});
+        let one =
+            |more: &str, listed: &Value| tools(&server(more), &[tool(listed.clone())], false, false).remove(0).spec;
+        for trust in ["untrusted", "trusted"] {
+            // A server can't say that all but the body matters, nor that its own words are a system's.
+            let spec = one(&format!("trust: {trust}"), &listed);
+            assert!(!format!("{} {}", spec.input, spec.output.as_ref().unwrap()).contains("x-"), "{trust}");
+        }
+        let declared = "tools: { add: { wording: [to, body], assigned: [id] } }";
+        let spec = one(declared, &listed);
+        assert_eq!(spec.input["properties"]["to"], text);
+        assert_eq!(spec.input["properties"]["body"]["x-matters"], true, "stricter than declared");
+        assert_eq!(spec.output.as_ref().unwrap()["properties"]["id"]["x-trust"], "system");
+    }
+
+    #[test]
+    fn what_a_tool_brings_from_anywhere_is_not_believed_with_its_server() {
+        let mut listed = add();
+        let open = |listed: &Value| {
+            let spec = tools(&server("trust: trusted"), &[tool(listed.clone())], false, false).remove(0).spec.clone();
+            let ToolRun::Mcp(run) = &spec.run else { panic!("{spec:?}") };
+            run.open_world
+        };
+        assert!(!open(&listed));
+        listed["annotations"] = json!({"openWorldHint": true});
+        assert!(open(&listed));
     }
 
     #[test]

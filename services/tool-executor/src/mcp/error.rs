@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kernel::Trust;
 use rmcp::ServiceError;
 use rmcp::model::ErrorCode;
 use rmcp::service::ClientInitializeError;
-use rmcp::transport::streamable_http_client::HttpStatusError;
+use rmcp::transport::streamable_http_client::{HttpStatusError, StreamableHttpError};
 
+use crate::egress;
 use crate::outcome::{Happened, ToolError};
 
 /// What is shown of a server's words in an error.
@@ -94,16 +96,45 @@ pub(super) fn of_request(error: &ServiceError) -> ToolError {
         ServiceError::TransportSend(_) if error.auth_challenge().is_some() || error.is_authorization_required() => {
             outside("unauthorized", Happened::No, None)
         }
-        ServiceError::TransportSend(sent) => match http_status(sent.error.as_ref()) {
-            Some(429) => outside("http_status", Happened::No, Some(Duration::from_secs(1))),
-            Some(_) => outside("http_status", Happened::Perhaps, Some(Duration::ZERO)),
-            None if never_connected(sent.error.as_ref()) => outside("unreachable", Happened::No, Some(Duration::ZERO)),
-            None => outside("connection_broken", Happened::Unknown, Some(Duration::ZERO)),
+        ServiceError::TransportSend(sent) => match http_error(sent.error.as_ref()) {
+            Some(StreamableHttpError::HttpStatus(answered)) => of_status(answered),
+            Some(StreamableHttpError::SessionExpired) => {
+                let words = "the server has forgotten the session, as after a restart; a new one is opened".to_owned();
+                ToolError { message: words, ..outside("session_lost", Happened::No, Some(Duration::ZERO)) }
+            }
+            Some(StreamableHttpError::ResponseBodyTooLarge { max_size }) => {
+                let words = format!("its answer is larger than the {max_size} bytes that are read");
+                ToolError { message: words, ..outside("too_large", Happened::Unknown, None) }
+            }
+            Some(StreamableHttpError::UnexpectedServerResponse(_) | StreamableHttpError::UnexpectedContentType(_)) => {
+                outside("protocol", Happened::Unknown, None)
+            }
+            _ if never_connected(sent.error.as_ref()) => outside("unreachable", Happened::No, Some(Duration::ZERO)),
+            _ => outside("connection_broken", Happened::Unknown, Some(Duration::ZERO)),
         },
         ServiceError::Timeout { .. } => outside("timeout", Happened::Unknown, Some(Duration::ZERO)),
         ServiceError::UnexpectedResponse => outside("protocol", Happened::Unknown, None),
         _ => outside("server_died", Happened::Unknown, Some(Duration::ZERO)),
     }
+}
+
+/// What an HTTP status means that was answered instead of a result.
+fn of_status(answered: &HttpStatusError) -> ToolError {
+    let asked = answered.retry_after.as_deref().and_then(|text| egress::pause(text.trim(), Timestamp::now()));
+    let (happened, again) = match answered.status {
+        429 => (Happened::No, Some(asked.unwrap_or(Duration::from_secs(1)))),
+        503 => (Happened::Perhaps, Some(asked.unwrap_or_default())),
+        _ => (Happened::Perhaps, Some(Duration::ZERO)),
+    };
+    let pause = asked.map(|asked| format!("; it asks to wait {} s", asked.as_secs())).unwrap_or_default();
+    let message = format!("the server answered HTTP {}{pause}", answered.status);
+    ToolError { code: "http_status", message, trust: Trust::Untrusted, happened, again }
+}
+
+/// Whether the server no longer knows the session, so that no call of the connection can ever work again.
+pub(super) fn loses_session(error: &ServiceError) -> bool {
+    let ServiceError::TransportSend(sent) = error else { return false };
+    matches!(http_error(sent.error.as_ref()), Some(StreamableHttpError::SessionExpired))
 }
 
 /// An error with its causes.
@@ -127,10 +158,45 @@ fn causes<'a>(
     std::iter::successors(Some(error), |error| error.source())
 }
 
-fn http_status(error: &(dyn std::error::Error + 'static)) -> Option<u16> {
-    causes(error).find_map(|cause| cause.downcast_ref::<HttpStatusError>()).map(|error| error.status)
+fn http_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a StreamableHttpError<reqwest::Error>> {
+    causes(error).find_map(|cause| cause.downcast_ref())
 }
 
 fn never_connected(error: &(dyn std::error::Error + 'static)) -> bool {
     causes(error).filter_map(|cause| cause.downcast_ref::<reqwest::Error>()).any(reqwest::Error::is_connect)
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::transport::DynamicTransportError;
+
+    use super::*;
+
+    fn sent(error: StreamableHttpError<reqwest::Error>) -> ServiceError {
+        let parts = DynamicTransportError::from_parts("http", std::any::TypeId::of::<()>(), Box::new(error));
+        ServiceError::TransportSend(parts)
+    }
+
+    #[test]
+    fn statuses_say_what_happened_and_how_long_to_wait() {
+        let status = |status, wait: Option<&str>| {
+            let error = of_request(&sent(HttpStatusError::new(status, wait.map(str::to_owned)).into()));
+            assert_eq!(error.code, "http_status");
+            (error.happened, error.again.map(|again| again.as_secs()))
+        };
+        assert_eq!(status(429, Some("7")), (Happened::No, Some(7)));
+        assert_eq!(status(429, Some("soon")), (Happened::No, Some(1)));
+        assert_eq!(status(503, Some("3")), (Happened::Perhaps, Some(3)));
+        assert_eq!(status(500, None), (Happened::Perhaps, Some(0)));
+        let large = of_request(&sent(StreamableHttpError::ResponseBodyTooLarge { max_size: 7 }));
+        assert_eq!((large.code, large.happened, large.again), ("too_large", Happened::Unknown, None));
+    }
+
+    #[test]
+    fn a_forgotten_session_is_known_and_nothing_was_done_then() {
+        let expired = sent(StreamableHttpError::SessionExpired);
+        assert!(loses_session(&expired) && !loses_session(&sent(StreamableHttpError::UnexpectedEndOfStream)));
+        let error = of_request(&expired);
+        assert_eq!((error.code, error.happened, error.again), ("session_lost", Happened::No, Some(Duration::ZERO)));
+    }
 }

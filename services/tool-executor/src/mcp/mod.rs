@@ -6,22 +6,28 @@
 //!
 //! | to change | open |
 //! | --- | --- |
-//! | how a server is reached | `stdio.rs`, `http.rs`, `oauth.rs` |
-//! | what happens on a connection | `connection.rs` |
+//! | how a server is reached | `stdio.rs`, `http.rs`, `sessions.rs`, `oauth.rs` |
+//! | what happens on a connection | `connection.rs`, `flight.rs`; what a server may ask of us: `ours.rs`, `caller.rs` |
 //! | when connections come and go | `servers.rs` |
-//! | what becomes of a tool's declaration | `declare.rs`, `words.rs`, `stale.rs` |
+//! | what becomes of a tool's declaration | `declare.rs`, `words.rs`, `labels.rs`, `stale.rs` |
 //! | what happens in a call | `call.rs`, `task.rs`, `person.rs` |
 //! | what becomes of a result | `content.rs` |
 
 mod call;
+mod caller;
 mod connection;
 mod content;
 mod declare;
 mod error;
+mod flight;
 mod http;
+mod labels;
+mod means;
 mod oauth;
+mod ours;
 mod person;
 mod servers;
+mod sessions;
 mod stale;
 mod stdio;
 mod task;
@@ -31,10 +37,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engine::{Engine, EngineError, McpCatalogue, McpServers};
+use engine::{Engine, EngineError, McpCatalogue, McpServers, McpTool};
 use kernel::state::SCHEMA_CHANGED;
 use kernel::tool::{McpRun, ToolRun, ToolSpec};
-use kernel::{CallId, RunId, TenantId};
+use kernel::{CallId, RunId, TenantId, Trust};
 use tokio_util::sync::CancellationToken;
 
 use crate::artifacts::ArtifactClient;
@@ -42,8 +48,10 @@ use crate::registry::{Refusal, Tool};
 use crate::secrets::Secrets;
 use servers::Servers;
 
-pub use connection::{Answer, Caller, Connection, Form, Means, Progress};
+pub use caller::{Answer, Caller, Form, Progress};
+pub use connection::Connection;
 pub use error::OpenError;
+pub use means::Means;
 pub use oauth::{Tokens, login};
 
 /// Tools whose declarations are kept ready.
@@ -66,6 +74,11 @@ impl Remote {
     /// From a declaration.
     pub fn new(run: &McpRun, spec: &ToolSpec, digest: &str) -> Self {
         Self { run: run.clone(), name: spec.name.clone(), digest: digest.to_owned() }
+    }
+
+    /// How far a result may be believed of a server that is trusted so far.
+    const fn believed(&self, server: Trust) -> Trust {
+        if self.run.open_world { Trust::Untrusted } else { server }
     }
 }
 
@@ -131,16 +144,29 @@ impl Mcp {
         if now.digest != seen {
             return Ok(Err(Refusal::new(SCHEMA_CHANGED, servers::changed(name))));
         }
-        let mut ready = lock(&inner.ready);
-        if let Some(tool) = ready.get(seen) {
-            return Ok(Ok(tool.clone()));
+        Ok(Ok(self.ready(now)))
+    }
+
+    /// The tool that was called by a name, as it was declared then; none if that version is not kept any more.
+    pub async fn as_called(&self, name: &str, digest: &str) -> Result<Option<Arc<Tool>>, EngineError> {
+        if let Some(tool) = lock(&self.inner.ready).get(digest) {
+            return Ok(Some(tool.clone()));
+        }
+        let version = self.inner.catalogue.version(name, digest).await?;
+        Ok(version.map(|version| self.ready(version)))
+    }
+
+    fn ready(&self, version: McpTool) -> Arc<Tool> {
+        let mut ready = lock(&self.inner.ready);
+        if let Some(tool) = ready.get(&version.digest) {
+            return tool.clone();
         }
         if ready.len() >= MOST_READY {
             ready.clear();
         }
-        let tool = Arc::new(Tool::new(now.spec, now.digest, &|_| None));
-        ready.insert(seen.to_owned(), tool.clone());
-        Ok(Ok(tool))
+        let tool = Arc::new(Tool::new(version.spec, version.digest.clone(), &|_| None));
+        ready.insert(version.digest, tool.clone());
+        tool
     }
 
     /// Cancels the calls of a run that is ending.
@@ -152,9 +178,10 @@ impl Mcp {
         }
     }
 
-    /// Looks at what the declared servers offer, each until that was seen once.
+    /// Looks at what the declared servers offer, each until that was seen once. What is no longer declared is offered no more.
     pub async fn discover(self) {
         let inner = &self.inner;
+        self.retire().await;
         let all = inner.declared.all().map(|server| async move {
             let mut pause = DISCOVER_AGAIN.0;
             while let Err(error) = inner.servers.discover(server).await {
@@ -167,6 +194,19 @@ impl Mcp {
             }
         });
         futures::future::join_all(all).await;
+    }
+
+    async fn retire(&self) {
+        let names: Vec<_> = self.inner.declared.all().map(|server| server.name.as_str()).collect();
+        let policy = bus::retry::Policy::exponential(DISCOVER_AGAIN.0, DISCOVER_AGAIN.1);
+        let retire = || self.inner.catalogue.retire(&names);
+        match bus::retry::when(policy, EngineError::is_transient, retire).await {
+            Ok(gone) if gone.is_empty() => {}
+            Ok(gone) => {
+                tracing::info!(?gone, "tools of MCP servers that are not declared any more are offered no more")
+            }
+            Err(error) => tracing::error!(%error, "tools of MCP servers that are gone may still be offered"),
+        }
     }
 
     /// Closes what is not used, for as long as this is waited for.

@@ -16,7 +16,7 @@ use kernel::units::later;
 use kernel::{ApprovalId, Block, CallId, Cause, RunId, Seq, TenantId, Timestamp, Trust};
 use serde_json::{Value, json};
 
-use super::connection::{Answer, Caller, Form, Progress};
+use super::caller::{Answer, Caller, Form, Progress};
 use super::{content, words};
 
 /// Ticks of one call are at least this far apart.
@@ -124,6 +124,7 @@ impl RunCaller {
             arguments: Some(proposed),
             trust: Trust::Untrusted,
             reasons: vec![format!("the MCP server `{}` asks this while it works on a call", self.server)],
+            shown: Default::default(),
             expires_at: later(Timestamp::now(), self.answer),
         };
         let cause = Cause {

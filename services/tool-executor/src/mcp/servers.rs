@@ -10,8 +10,9 @@ use kernel::TenantId;
 use kernel::state::SCHEMA_CHANGED;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::connection::{Connection, Means};
+use super::connection::Connection;
 use super::error::OpenError;
+use super::means::Means;
 use super::{declare, stale};
 use crate::outcome::{Happened, ToolError};
 

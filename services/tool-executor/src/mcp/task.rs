@@ -13,7 +13,7 @@ use rmcp::{Peer, RoleClient, ServiceError};
 use serde_json::Value;
 
 use super::call::Under;
-use super::connection::{Caller as _, Progress};
+use super::caller::{Caller as _, Progress};
 use super::error::of_request;
 use super::{Mcp, Remote, words};
 use crate::outcome::{Content, Happened, ToolError};
@@ -54,36 +54,25 @@ impl Mcp {
         let running = self.running(invocation.run, invocation.call);
         let live = self.inner.servers.of(invocation.tenant, server).await.map_err(|error| unknown(error.into()))?;
         let caller = self.caller(remote, invocation, server.timeouts.answer);
-        let (cancelled, trust) = (&running.cancelled, server.trust);
+        let (cancelled, trust) = (&running.cancelled, remote.believed(server.trust));
         let under = Under { live: &live, remote, invocation, caller, cancelled, trust };
-        self.ask_on(&under, &task.task_id, None, server.timeouts.task.std()).await
+        self.ask_on(&under, &task.task_id, server.timeouts.task.std()).await
     }
 
-    /// Follows the task that a call has just become.
-    pub(super) async fn follow(
-        &self,
-        under: &Under<'_>,
-        task: &RemoteTask,
-        within: Duration,
-    ) -> Result<Content, ToolError> {
+    /// The call has just become a task: keeps which one, for whoever asks about it.
+    pub(super) async fn became(&self, under: &Under<'_>, task: &RemoteTask) -> Content {
         let kept = McpTask { server: under.remote.run.server.clone(), task_id: task.task_id.clone() };
         let (run, call) = (under.invocation.run, under.invocation.call);
         if let Err(error) = self.inner.catalogue.keep_task(run, call, &kept).await {
             // It is only not found again after a crash; then the call is in doubt.
             tracing::warn!(run_id = %run, %call, %error, "it can't be kept which task a call became");
         }
-        self.ask_on(under, &task.task_id, Some(pause(task.poll_interval_ms)), within).await
+        Content::task(kept)
     }
 
-    async fn ask_on(
-        &self,
-        under: &Under<'_>,
-        task_id: &str,
-        first_pause: Option<Duration>,
-        within: Duration,
-    ) -> Result<Content, ToolError> {
+    async fn ask_on(&self, under: &Under<'_>, task_id: &str, within: Duration) -> Result<Content, ToolError> {
         let deadline = Instant::now() + within;
-        let (mut wait, mut failures) = (first_pause.unwrap_or(PAUSE.0), 0);
+        let (mut wait, mut failures) = (PAUSE.0, 0);
         loop {
             tokio::select! {
                 () = under.cancelled.cancelled() => {

@@ -22,6 +22,9 @@ const PROSE: [&str; 2] = ["title", "description"];
 /// Keywords that say nothing about what fits.
 const IDLE: [&str; 7] = ["$comment", "examples", "example", "$id", "deprecated", "readOnly", "writeOnly"];
 
+/// How the names of labels begin.
+const LABEL: &str = "x-";
+
 /// One line of visible text, at most `most` bytes.
 pub(super) fn clean(text: &str, most: usize) -> String {
     let mut line = String::with_capacity(text.len().min(most));
@@ -75,7 +78,8 @@ fn object(schema: &Map<String, Value>, bare: bool, depth: usize) -> Option<Value
     let mut kept = Map::new();
     for (key, value) in schema {
         let value = match (key.as_str(), value) {
-            (key, _) if IDLE.contains(&key) => continue,
+            // Labels are the operator's to give: see `labels.rs`.
+            (key, _) if IDLE.contains(&key) || key.starts_with(LABEL) => continue,
             (key, Value::String(text)) if PROSE.contains(&key) => {
                 if bare {
                     continue;

@@ -29,6 +29,10 @@ enum Then {
     Reset,
     Hang,
     Drip,
+    /// As fast as it is taken.
+    Flood,
+    /// Heads without end.
+    Heads,
 }
 
 async fn answer_one(mut socket: TcpStream, answer: Vec<u8>, then: Then) {
@@ -44,6 +48,8 @@ async fn answer_one(mut socket: TcpStream, answer: Vec<u8>, then: Then) {
         Then::Close => {}
         Then::Reset => socket.set_zero_linger().unwrap(),
         Then::Hang => std::future::pending().await,
+        Then::Flood => while socket.write_all(&[b'x'; 4096]).await.is_ok() {},
+        Then::Heads => while socket.write_all(b"X-More: and more\r\n").await.is_ok() {},
         Then::Drip => {
             while socket.write_all(b"x").await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -112,6 +118,15 @@ fn drills() -> Vec<Drill> {
             "",
         ),
         drill("x.drip", &with(b"\r\n"), Then::Drip, failed("timeout"), "no answer within"),
+        drill("x.flood", &with(b"\r\n"), Then::Flood, done, "there was more than is read"),
+        drill("x.heads", &with(b""), Then::Heads, failed("connection_broken"), ""),
+        drill(
+            "x.round",
+            b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+            Then::Close,
+            failed("redirect_refused"),
+            "",
+        ),
         drill("x.bomb", &with(&[gzip.as_bytes(), &bomb].concat()), Then::Close, done, "there was more than is read"),
         drill("x.header", &with(b"X-Odd: \xff\xfe\xc3\r\nContent-Length: 2\r\n\r\nok"), Then::Close, done, "ok"),
         drill(
