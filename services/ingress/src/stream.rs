@@ -318,6 +318,26 @@ mod tests {
         assert!(last_event_id(&headers, Some("7")).is_err());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_sent_as_an_id_is_a_number_or_refused(
+            header in proptest::option::of(proptest::collection::vec(0x20_u8..=0xff, 0..60)),
+            parameter in proptest::option::of("\\PC{0,60}|[0-9]{1,30}| *[+-]?[0-9]{1,20} *"),
+        ) {
+            let mut headers = HeaderMap::new();
+            if let Some(value) = header.and_then(|bytes| axum::http::HeaderValue::from_bytes(&bytes).ok()) {
+                headers.insert("last-event-id", value);
+            }
+            // Of what is no number at all nothing is taken for one.
+            let given = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned()).or(parameter);
+            let number = given.as_deref().map(str::trim).and_then(|text| text.parse::<u64>().ok());
+            match last_event_id(&headers, given.as_deref()) {
+                Ok(id) => proptest::prop_assert_eq!(id, number),
+                Err(problem) => proptest::prop_assert!(number.is_none() && problem.detail().len() < 400),
+            }
+        }
+    }
+
     #[test]
     fn only_ends_are_terminal() {
         assert!(["completed", "failed", "cancelled"].into_iter().all(is_terminal));

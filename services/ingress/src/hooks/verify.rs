@@ -154,7 +154,8 @@ impl Delivery<'_> {
         keys: fn(&Secret) -> Vec<Vec<u8>>,
     ) -> Result<(), Unsigned> {
         let mut fits = Choice::from(0);
-        for key in self.hook.secrets.iter().flat_map(keys) {
+        // Anybody can sign with nothing.
+        for key in self.hook.secrets.iter().flat_map(keys).filter(|key| !key.is_empty()) {
             let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else { continue };
             content.iter().for_each(|part| mac.update(part));
             let wanted = mac.finalize().into_bytes();
@@ -320,5 +321,64 @@ mod tests {
     fn without_a_secret_nothing_is_believed() {
         let hook = hook(Scheme::Gitlab, &[]);
         assert!(check(&hook, &[("x-gitlab-token", "")], "{}", 0).is_err());
+    }
+
+    #[test]
+    fn nobody_signs_with_nothing() {
+        let wrong = |scheme, headers: &[(&'static str, &str)]| {
+            let answer = check(&hook(scheme, &["whsec_"]), headers, "Hello, World!", 0);
+            assert!(matches!(answer, Err(Unsigned::Wrong(_))), "{answer:?}");
+        };
+        let mut mac = Hmac::<Sha256>::new_from_slice(b"").unwrap();
+        mac.update(b"1.0.Hello, World!");
+        let signature = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
+        let headers = [("webhook-id", "1"), ("webhook-timestamp", "0"), ("webhook-signature", signature.as_str())];
+        wrong(Scheme::Standard, &headers);
+    }
+
+    proptest::proptest! {
+        #![proptest_config(cases())]
+
+        /// Whoever does not know the secret is not believed, whatever they send.
+        #[test]
+        fn whatever_is_sent_without_the_secret_is_refused(
+            values in proptest::collection::vec(proptest::prop_oneof![
+                "\\PC{0,40}", "(sha256=|v0=|v1,)?[0-9a-f]{0,70}", "t=-?[0-9]{0,22}(,v1=[0-9a-fA-F]{0,66}){0,20}",
+                "(v1,[A-Za-z0-9+/=]{0,50} ){0,20}", "-?[0-9]{0,22}",
+            ], 6),
+            twice in proptest::prelude::any::<bool>(),
+            body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+            now in 0_i64..4_000_000_000,
+        ) {
+            let names = [
+                "x-hub-signature-256", "x-gitlab-token", "stripe-signature", "x-slack-signature", "webhook-signature",
+                "x-slack-request-timestamp", "webhook-timestamp", "webhook-id",
+            ];
+            let mut headers = HeaderMap::new();
+            for (at, name) in names.into_iter().enumerate() {
+                let value = HeaderValue::from_str(&values[at % values.len()]);
+                if let Ok(value) = value {
+                    headers.append(HeaderName::from_static(name), value.clone());
+                    if twice {
+                        headers.append(HeaderName::from_static(name), value);
+                    }
+                }
+            }
+            let now = Timestamp::from_second(now).unwrap();
+            for scheme in [Scheme::Github, Scheme::Gitlab, Scheme::Stripe, Scheme::Slack, Scheme::Standard] {
+                for without in [None, Some("webhook-signature")] {
+                    let mut headers = headers.clone();
+                    without.map(|name| headers.remove(name));
+                    let hook = hook(scheme.clone(), &["a secret that nobody guesses", "whsec_YW5vdGhlciBvbmU="]);
+                    proptest::prop_assert!(verify(&hook, &headers, &body, now).is_err());
+                }
+            }
+        }
+    }
+
+    /// Few by default, many with `ESC_TEST_LONG=1`.
+    fn cases() -> proptest::test_runner::Config {
+        let long = std::env::var_os("ESC_TEST_LONG").is_some_and(|value| value == "1");
+        proptest::test_runner::Config::with_cases(if long { 100_000 } else { 256 })
     }
 }
