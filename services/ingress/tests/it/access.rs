@@ -158,3 +158,21 @@ async fn what_needs_no_token_is_open() {
     }
     door.close().await;
 }
+
+#[tokio::test]
+async fn every_answer_says_what_a_browser_may_do_with_it() {
+    let door = Door::open().await;
+    for path in ["/", "/openapi.json", "/nowhere", "/v1/runs", "/v1/nowhere"] {
+        let response = door.request(Method::GET, path, "viewer").send().await.unwrap();
+        let of = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(of("x-content-type-options").as_deref(), Some("nosniff"), "{path}");
+        assert_eq!(of("cross-origin-resource-policy").as_deref(), Some("same-origin"), "{path}");
+        assert_eq!(of("referrer-policy").as_deref(), Some("no-referrer"), "{path}");
+        let policy = of("content-security-policy").unwrap_or_default();
+        assert!(
+            policy.starts_with("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{path}: {policy}"
+        );
+    }
+    door.close().await;
+}

@@ -177,6 +177,36 @@ async fn an_operator_has_a_hand_on_a_live_run() {
 }
 
 #[tokio::test]
+async fn an_operator_vouches_for_what_an_event_holds_and_for_nothing_else() {
+    let door = Door::open().await;
+    let run = door.run().await;
+    let path = format!("/v1/runs/{run}/declassify");
+    let created = door.events(run).await.remove(0);
+    let text = created["data"]["input"]["text"].as_str().unwrap().to_owned();
+    let vouch = |text: &str, from: u64| json!({"text": text, "from": from, "reason": "I know it"});
+
+    let refused = door.request(Method::POST, &path, "user").json(&vouch(&text, 1)).send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    for (body, code) in [(vouch("not in it", 1), "text_not_there"), (vouch(&text, 900), "text_not_there")] {
+        let (status, problem) = door.post(&path, &body).await;
+        assert_eq!((status.as_u16(), &problem["code"]), (422, &json!(code)), "{body}");
+    }
+    let (status, problem) = door.post(&path, &json!({"text": text, "from": 1, "reason": " "})).await;
+    assert_eq!((status.as_u16(), &problem["field"]), (422, &json!("reason")));
+
+    let (status, changed) = door.post(&path, &vouch(&text, 1)).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{changed}");
+    let events = door.events(run).await;
+    let event = events.iter().find(|event| event["type"] == "trust.declassified").unwrap();
+    assert_eq!((&event["data"]["text"], &event["data"]["trust"]), (&json!(text), &json!("trusted")));
+    assert_eq!(
+        (&event["data"]["by"], &event["cause"]["operator"]),
+        (&event["cause"]["operator"], &event["data"]["by"])
+    );
+    door.close().await;
+}
+
+#[tokio::test]
 async fn a_repeated_message_is_written_once() {
     let door = Door::open().await;
     let run = door.run().await;

@@ -1,6 +1,7 @@
 //! Whose words the arguments of a call are decides whether a person is asked.
 
-use kernel::Trust;
+use kernel::command::Declassify;
+use kernel::{Command, Role, Trust};
 use serde_json::json;
 
 use crate::house::House;
@@ -81,6 +82,45 @@ async fn a_yes_to_one_call_is_no_yes_to_its_values_but_an_edit_is() {
     house.turn(run, vec![third]).await;
     assert_eq!(house.end_of(run, id).await.0, "tool.completed");
     assert_eq!(house.count(run, "approval.requested").await, 2, "the operator wrote that address");
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn what_an_operator_vouches_for_passes_and_nothing_beside_it() {
+    let server = Server::start().await;
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let executor = house.executor();
+    let send = |to: &str| house.call("x.send", json!({"to": to, "body": "hi"}), Trust::Untrusted);
+    let list = house.call("x.list", json!({"note": "n"}), Trust::Untrusted);
+    let id = list.call_id;
+    let run = house.run_for("Invite Dora.", vec![list]).await;
+    assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    let vouch =
+        Declassify { text: "dora@example.com".into(), from: 1, by: "ann".into(), reason: "I know her address".into() };
+    house.submit(Role::Ingress, run, Command::Declassify(vouch), "vouch").await;
+
+    let (vouched, longer) = (send("dora@example.com"), send("dora@example.com.evil.example"));
+    let (id, asked) = (vouched.call_id, longer.call_id);
+    house.turn(run, vec![vouched, longer]).await;
+    assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    let question = house.question(run, 1).await;
+    assert_eq!((question.call_id, question.trust), (Some(asked), Trust::Untrusted));
+    assert_eq!(house.count(run, "approval.requested").await, 1);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn what_no_schema_names_is_asked_about_beside_arguments_that_are_marked() {
+    let server = Server::start().await;
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let executor = house.executor();
+    let sent = json!({"to": "ann@example.com", "body": "hi", "bcc": "eve@evil.example"});
+    let call = house.call("x.send", sent, Trust::Untrusted);
+    let run = house.run_for("Mail the summary to ann@example.com, please.", vec![call]).await;
+    let question = house.question(run, 1).await;
+    assert_eq!(question.trust, Trust::Untrusted);
+    assert!(question.question.text.contains("`/bcc`: untrusted"), "{}", question.question.text);
+    assert_eq!(server.done().len(), 0);
     house.close(vec![executor]).await;
 }
 

@@ -259,7 +259,7 @@ fn check(schema: &Value, place: &mut String, depth: usize) -> Result<(), LabelEr
     if fields.get(WORDS).is_some_and(|label| !are_words(label)) {
         return wrong(WORDS, "give for each value the list of words that stand for it, such as {r: [read]}");
     }
-    let unlabelled = UNLABELLED.iter().filter(|name| fields.get(**name).is_some_and(|below| says_something(below)));
+    let unlabelled = UNLABELLED.iter().filter(|name| fields.get(**name).is_some_and(says_something));
     if let Some(name) = unlabelled.into_iter().next() {
         return wrong(name, "a label in here means nothing: put it beside");
     }

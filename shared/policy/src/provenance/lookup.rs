@@ -16,7 +16,7 @@ const MAX_READ: usize = 64 << 20;
 /// Sums that are tried for the arguments of one call.
 const MAX_SUMS: usize = 200_000;
 /// Characters of a value that may stand in a text by chance.
-const SHORT: usize = 3;
+pub(super) const SHORT: usize = 3;
 /// Parts that a list in one text may have.
 const MAX_PARTS: usize = 100;
 

@@ -1,14 +1,16 @@
 //! What a run has seen, as far as values can come from it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::civil::Date;
 use serde_json::Value;
 
 use super::dates::Moments;
 use super::labels::{Labels, Output};
+use super::lookup::SHORT;
 use super::normal;
 use super::numbers::{self, Figure};
+use crate::arguments::MAX_VALUES;
 use crate::request::Trust;
 
 /// Bytes of text that are kept of what is believed, and as many of what is not. What is beyond is as if it had not been seen:
@@ -74,11 +76,15 @@ impl Sources {
         self.texts.push(Text { trust, source: source.into(), normal, folded, figures, moments });
     }
 
+    /// Not all that was seen is fed in: nobody knows what strangers said in the rest.
+    pub const fn incomplete(&mut self) {
+        self.overflowed = true;
+    }
+
     /// What a tool gave back, with what its author says about it. `arguments` are those of the call: what a tool only gives
     /// back as it was given is vouched for by nobody. What is not vouched for is worth `trust`.
     pub fn result(&mut self, value: &Value, labels: &Labels, arguments: &Value, trust: Trust, source: &str) {
-        let mut given = Vec::new();
-        leaves(arguments, 0, &mut given);
+        let given = Given::new(arguments);
         // Text by text and not as JSON, where `\n` and quotes would stick to the words.
         let mut words = String::new();
         let mut open = vec![(value, Output::new(labels.output()), String::new(), 0)];
@@ -104,7 +110,7 @@ impl Sources {
                     }
                 }
                 leaf => match output.trust().filter(|trust| *trust > Trust::Untrusted) {
-                    Some(trust) if !given.contains(&leaf) => {
+                    Some(trust) if !given.holds(leaf) => {
                         self.record(leaf, name(&pointer), trust, format!("{source}#{pointer}"));
                     }
                     Some(_) => {}
@@ -150,9 +156,51 @@ impl Sources {
         let (mut old, mut new) = (Vec::new(), Vec::new());
         leaves(before, 0, &mut old);
         leaves(after, 0, &mut new);
-        for value in new.into_iter().filter(|value| !old.contains(value)) {
+        let old: HashSet<_> = old.into_iter().map(plain).collect();
+        for value in new.into_iter().filter(|value| !old.contains(&plain(value))) {
             self.record(value, None, Trust::Operator, source.to_owned());
         }
+    }
+}
+
+/// What a call was given, and so may only be given back.
+struct Given {
+    whole: HashSet<String>,
+    /// One after the other; none if it is too much to be looked through again and again.
+    texts: Option<String>,
+}
+
+impl Given {
+    fn new(arguments: &Value) -> Self {
+        let mut values = Vec::new();
+        leaves(arguments, 0, &mut values);
+        let whole: HashSet<_> = values.into_iter().map(plain).collect();
+        let bytes: usize = whole.iter().map(|text| text.len() + 1).sum();
+        let texts = (bytes <= MAX_GIVEN).then(|| whole.iter().flat_map(|text| [text.as_str(), "\n"]).collect());
+        Self { whole, texts }
+    }
+
+    /// Also as a part of what was given, or written a little otherwise: a tool that trims a name, or takes an address out of a
+    /// query, gives it back all the same.
+    fn holds(&self, value: &Value) -> bool {
+        let value = plain(value);
+        let Some(texts) = &self.texts else { return true };
+        self.whole.contains(&value) || (value.chars().count() > SHORT && texts.contains(&value))
+    }
+}
+
+/// Bytes of arguments that a result is compared with. Of a call that was given more, nothing is vouched for.
+const MAX_GIVEN: usize = 16 << 10;
+
+/// A plain value in one form.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => normal::text(text).to_lowercase(),
+        // `10.0` is `10`.
+        Value::Number(number) => numbers::exact(number)
+            .filter(|micros| micros % 1_000_000 == 0)
+            .map_or_else(|| number.to_string(), |micros| (micros / 1_000_000).to_string()),
+        other => other.to_string(),
     }
 }
 
@@ -181,10 +229,9 @@ fn cut(text: &str, room: usize) -> &str {
     &text[..whole]
 }
 
-/// The values of a document, at most so many that looking through them stays cheap.
+/// The values of arguments. Those with more than are taken are not judged, and so denied.
 fn leaves<'a>(value: &'a Value, depth: usize, into: &mut Vec<&'a Value>) {
-    const MAX: usize = 500;
-    if depth > MAX_DEPTH || into.len() >= MAX {
+    if depth > MAX_DEPTH || into.len() >= MAX_VALUES {
         return;
     }
     match value {

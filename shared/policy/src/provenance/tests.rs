@@ -289,6 +289,40 @@ fn systems_vouch_for_what_they_assign() {
 }
 
 #[test]
+fn what_a_call_was_given_comes_back_as_nobodys() {
+    let many: Vec<_> = (0..MAX_VALUES - 10).map(|n| json!(format!("n-{n}"))).chain([json!("evil-1")]).collect();
+    for (given, back) in [
+        (json!({"query": "evil-1"}), "evil-1"),
+        (json!({"query": " EVIL-1\n"}), "evil-1"),
+        (json!({"query": "from:evil-1 to:ann"}), "evil-1"),
+        (json!({"deep": [[{"names": ["a", "evil-1"]}]]}), "evil-1"),
+        (json!({"names": many}), "evil-1"),
+        (json!({"query": "x".repeat(1 << 15)}), "evil-1"),
+    ] {
+        let mut sources = sources("go", "");
+        sources.result(&json!([{"id": back}, {"id": "f-7"}]), &listing(), &given, Trust::Untrusted, "list");
+        let trust = |id: &str| trace(&json!({"v": id}), &one(), &sources, Care::Usual).remove(0).trust;
+        assert_eq!(trust(back), Trust::Untrusted, "{:.60}", given.to_string());
+    }
+    let mut sources = sources("go", "");
+    let result = json!([{"id": "f-7", "size": 100}, {"size": 10.0}]);
+    sources.result(&result, &listing(), &json!({"n": 10, "q": "f"}), Trust::Untrusted, "list");
+    let sized = labels(&json!({"properties": {"size": {}, "id": {}}}));
+    let trust = |value: Value| trace(&value, &sized, &sources, Care::Usual).remove(0).trust;
+    assert_eq!(trust(json!({"id": "f-7"})), Trust::System);
+    assert_eq!(trust(json!({"size": 100})), Trust::System);
+    assert_eq!(trust(json!({"size": 10})), Trust::Untrusted);
+}
+
+#[test]
+fn what_an_operator_takes_away_makes_nothing_theirs() {
+    let before: Vec<_> = (0..1000).map(|n| format!("n{n}@evil.example")).collect();
+    let mut sources = sources("", "");
+    sources.edited(&json!({"to": before}), &json!({"to": before[1..]}), "operator:ann");
+    assert_eq!(lowest(&json!({"to": ["n500@evil.example"]}), &mail(), &sources), Trust::Untrusted);
+}
+
+#[test]
 fn a_name_is_known_by_its_last_word() {
     for (pointer, called) in [
         ("/0/file_ids/3", Some("id")),
