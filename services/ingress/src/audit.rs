@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, OriginalUri, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -134,6 +134,8 @@ impl Act {
         let route = request.extensions().get::<MatchedPath>()?.as_str();
         let action = action(request.method(), route)?;
         let principal = request.extensions().get::<Principal>()?.clone();
+        // The routes below see the path without what led to them.
+        let path = request.extensions().get::<OriginalUri>().map_or(request.uri(), |OriginalUri(uri)| uri).path();
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let said = |name| said(request.headers(), name);
         let by_the_thousand = ["runs.create", "runs.messages", "actions.create"];
@@ -141,7 +143,7 @@ impl Act {
             principal,
             is_of_authority: !by_the_thousand.contains(&action.as_str()),
             action,
-            resource: kernel::excerpt(request.uri().path(), 2 * HEADER_BYTES),
+            resource: kernel::excerpt(path, 2 * HEADER_BYTES),
             address: peer.map(|ConnectInfo(peer)| peer.ip().to_string()),
             forwarded: said("forwarded").or_else(|| said("x-forwarded-for")),
             user_agent: said(header::USER_AGENT.as_str()),

@@ -135,7 +135,7 @@ async fn grant(connection: &mut PgConnection, schema: &str, role: Role, name: &s
         format!("create policy read_{name} on schedules for select to {name} using (true)"),
         format!("drop policy if exists write_{name} on schedules"),
     ];
-    for statement in statements.into_iter().chain(special_rights(role, name)).chain(rights_over_people(role, name)) {
+    for statement in statements.into_iter().chain(special_rights(role, name)).chain([rights_over_people(role, name)]) {
         run(connection, statement, "granting rights").await?;
     }
     Ok(())
@@ -174,29 +174,26 @@ fn special_rights(role: Role, name: &str) -> Vec<String> {
 }
 
 /// Who people are, what they allow for good and what they did. Whoever may add may do no more, so that nobody edits the past.
-fn rights_over_people(role: Role, name: &str) -> Vec<String> {
-    let mut rights =
-        vec![format!("revoke all on api_tokens, audit, standing_approvals, approval_notices from {name} cascade")];
-    rights.extend(match role {
-        Role::Ingress => vec![
-            format!("grant select, insert on api_tokens to {name}"),
-            format!("grant update (last_used_at, revoked_at, revoked_by) on api_tokens to {name}"),
-            format!("grant select, insert on audit to {name}"),
-            format!("grant select on standing_approvals, approval_notices to {name}"),
-            format!("grant update (revoked_at, revoked_by) on standing_approvals to {name}"),
+/// In one statement, so that a service that runs never finds itself without its rights.
+fn rights_over_people(role: Role, name: &str) -> String {
+    let revoke = format!("revoke all on api_tokens, audit, standing_approvals, approval_notices from {name}");
+    let grants: &[(&str, &str)] = match role {
+        Role::Ingress => &[
+            ("select, insert", "api_tokens, audit"),
+            ("update (last_used_at, revoked_at, revoked_by)", "api_tokens"),
+            ("select", "standing_approvals, approval_notices"),
+            ("update (revoked_at, revoked_by)", "standing_approvals"),
         ],
-        Role::Approval => vec![
-            format!("grant select, insert on audit to {name}"),
-            format!("grant select, insert on standing_approvals to {name}"),
-            format!(
-                "grant update (confirmed_at, last_used_at, uses, revoked_at, revoked_by) on standing_approvals to {name}"
-            ),
-            format!("grant select, insert, update, delete on approval_notices to {name}"),
+        Role::Approval => &[
+            ("select, insert", "audit, standing_approvals"),
+            ("update (confirmed_at, last_used_at, uses, revoked_at, revoked_by)", "standing_approvals"),
+            ("select, insert, update, delete", "approval_notices"),
         ],
-        Role::ToolExecutor => vec![format!("grant select on standing_approvals to {name}")],
-        _ => Vec::new(),
-    });
-    rights
+        Role::ToolExecutor => &[("select", "standing_approvals")],
+        _ => &[],
+    };
+    let grants = grants.iter().map(|(rights, tables)| format!("grant {rights} on {tables} to {name}"));
+    std::iter::once(revoke).chain(grants).collect::<Vec<_>>().join("; ")
 }
 
 async fn run(connection: &mut PgConnection, sql: String, operation: &'static str) -> Result<(), EngineError> {

@@ -19,7 +19,9 @@ pub enum TokensCommand {
     /// Let nobody in with a token any more
     Revoke {
         /// Its name or its id
-        token: String,
+        // `token` is what one calls with, everywhere.
+        #[arg(value_name = "TOKEN")]
+        whose: String,
         /// Another tenant's; for admins of `default`
         #[arg(long)]
         tenant: Option<String>,

@@ -17,7 +17,7 @@ pub async fn run(api: &Api, command: &TokensCommand, out: &Out) -> Result<(), Cl
     match command {
         TokensCommand::Create(args) => create(api, args, out).await,
         TokensCommand::List { all, tenant } => list(api, *all, tenant.as_deref(), out).await,
-        TokensCommand::Revoke { token, tenant } => revoke(api, token, tenant.as_deref(), out).await,
+        TokensCommand::Revoke { whose, tenant } => revoke(api, whose, tenant.as_deref(), out).await,
     }
 }
 

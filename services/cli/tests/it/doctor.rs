@@ -21,10 +21,10 @@ use crate::program::repository;
 const TOKENS: [&str; 3] = ["whole", "bare", "frozen"];
 
 /// What is asked of the doctor, in an environment of its own.
-type Environment = Vec<(&'static str, String)>;
+pub type Environment = Vec<(&'static str, String)>;
 
 /// A set-up that is whole, but for services that don't run.
-struct Whole {
+pub struct Whole {
     stack: TestStack,
     door: Running,
     url: String,
@@ -32,7 +32,7 @@ struct Whole {
 }
 
 impl Whole {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let stack = TestStack::new().await.unwrap();
         let files = tempfile::tempdir().unwrap();
         let tokens = files.path().join("tokens.json");
@@ -55,7 +55,7 @@ impl Whole {
         whole
     }
 
-    fn environment(&self) -> Environment {
+    pub fn environment(&self) -> Environment {
         vec![
             ("ESC_NATS_URL", bus::testing::url()),
             ("ESC_DATABASE_URL", engine::testing::database_url()),
@@ -65,6 +65,11 @@ impl Whole {
             ("ESC_URL", self.url.clone()),
             ("ESC_TOKEN", "whole".to_owned()),
         ]
+    }
+
+    pub async fn close(self) {
+        self.door.stop().await.unwrap();
+        self.stack.close().await.unwrap();
     }
 
     /// A folder with one file in it.
@@ -151,11 +156,11 @@ async fn full_redis() -> SocketAddr {
 }
 
 /// A broken set-up: what is changed, which check finds it in what state, what it says, and what it says to do.
-struct Case {
+struct Case<'a> {
     change: Environment,
     check: &'static str,
     state: &'static str,
-    says: &'static str,
+    says: &'a str,
     remedy: &'static str,
 }
 
@@ -163,6 +168,7 @@ struct Case {
 async fn what_is_wrong_is_found_and_said_with_its_remedy() {
     let whole = Whole::new().await;
     let fresh = bus::testing::namespace().to_string();
+    let missing = format!("{fresh}_INBOUND");
     let bad_policies = {
         let schema = std::fs::read_to_string(repository().join("infra/policies/schema.cedarschema")).unwrap();
         whole.folder("policies", "schema.cedarschema", &schema);
@@ -178,7 +184,7 @@ async fn what_is_wrong_is_found_and_said_with_its_remedy() {
     };
     let cases = [
         case(&[("ESC_NATS_URL", "nats://127.0.0.1:1")], "nats", "unreachable", "NATS", "infra/up"),
-        case(&[("ESC_NAMESPACE", &fresh)], "streams", "wrong", "INBOUND", "esc migrate"),
+        case(&[("ESC_NAMESPACE", &fresh)], "streams", "wrong", &missing, "esc migrate"),
         case(
             &[("ESC_DATABASE_URL", "postgres://127.0.0.1:1/x")],
             "postgres",
@@ -211,7 +217,6 @@ async fn what_is_wrong_is_found_and_said_with_its_remedy() {
     let sound = doctor(whole.environment(), Vec::new()).await;
     for name in [
         "nats",
-        "streams",
         "postgres",
         "the clock of Postgres",
         "redis",
@@ -239,8 +244,7 @@ async fn what_is_wrong_is_found_and_said_with_its_remedy() {
         assert!(said("detail").contains(case.says), "{:?}: {check}", case.change);
         assert!(said("remedy").contains(case.remedy), "{:?}: {check}", case.change);
     }
-    whole.door.stop().await.unwrap();
-    whole.stack.close().await.unwrap();
+    whole.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,8 +263,7 @@ async fn a_store_that_takes_nothing_is_told_by_its_service() {
     assert_eq!(check["state"], "wrong", "{check}");
     assert!(check["detail"].as_str().unwrap().contains("objects"), "{check}");
     running.stop().await.ok();
-    whole.door.stop().await.unwrap();
-    whole.stack.close().await.unwrap();
+    whole.close().await;
 }
 
 /// So that nothing can be written there, whoever one is.

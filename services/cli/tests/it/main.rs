@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 mod doctor;
+mod people;
 mod program;

@@ -10,12 +10,14 @@ use crate::harness::{Door, answer, cause, commit, json_of, merge_call, question}
 
 /// A word that stands in all that belongs to the first tenant, and so must not stand in any answer to the second.
 const MINE: &str = "belongs-to-acme";
+/// A name that both tenants may give to things of their own.
+const NAME: &str = "same-name";
 
 /// Things of the tenant `acme`, by the names that paths have for their ids.
 async fn things(door: &Door) -> BTreeMap<&'static str, String> {
-    let agent = format!("name: {MINE}\nmodel: scripted:x\ninstructions: Help.\n");
+    let agent = format!("name: {NAME}\nmodel: scripted:x\ninstructions: {MINE}\n");
     door.put_agent(&agent).await;
-    let input = json!({"agent": MINE, "input": MINE, "metadata": {"secret": MINE}});
+    let input = json!({"agent": NAME, "input": MINE, "metadata": {"secret": MINE}});
     let (_, run) = door.post("/v1/runs", &input).await;
     let run: kernel::RunId = run["run_id"].as_str().unwrap().parse().unwrap();
     let (planner, executor) = (door.engine(Role::Planner).await, door.engine(Role::ToolExecutor).await);
@@ -25,13 +27,13 @@ async fn things(door: &Door) -> BTreeMap<&'static str, String> {
     let approval_id = approval.approval_id;
     let asked = Command::AskApproval(Box::new(approval));
     executor.submit(run, asked, "ask", cause("tool-executor", committed.state.seq)).await.unwrap();
-    let schedule = json!({"cron": "0 0 1 1 *", "start": {"agent": MINE, "input": MINE}});
+    let schedule = json!({"cron": "0 0 1 1 *", "start": {"agent": NAME, "input": MINE}});
     let put =
-        door.request(Method::PUT, &format!("/v1/schedules/{MINE}"), "admin").json(&schedule).send().await.unwrap();
+        door.request(Method::PUT, &format!("/v1/schedules/{NAME}"), "admin").json(&schedule).send().await.unwrap();
     assert!(put.status().is_success(), "{}", put.text().await.unwrap());
     let token = json!({"name": MINE, "roles": ["viewer"]});
     let token = json_of(door.request(Method::POST, "/v1/tokens", "admin").json(&token).send().await.unwrap()).await;
-    let freeze = json!({"scope": format!("agent:{MINE}"), "on": true, "reason": MINE});
+    let freeze = json!({"scope": format!("agent:{NAME}"), "on": true, "reason": MINE});
     json_of(door.request(Method::PUT, "/v1/freeze", "operator").json(&freeze).send().await.unwrap()).await;
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     BTreeMap::from([
@@ -39,12 +41,12 @@ async fn things(door: &Door) -> BTreeMap<&'static str, String> {
         ("call_id", call.to_string()),
         ("approval_id", approval_id.to_string()),
         ("token_id", text(&token["token_id"])),
-        ("name", MINE.to_owned()),
+        ("name", NAME.to_owned()),
         ("n", "1".to_owned()),
         ("number", "1".to_owned()),
         ("event_id", "1".to_owned()),
-        ("service", MINE.to_owned()),
-        ("source", MINE.to_owned()),
+        ("service", NAME.to_owned()),
+        ("source", NAME.to_owned()),
     ])
 }
 
@@ -98,7 +100,7 @@ async fn no_path_shows_or_changes_what_is_another_tenants() {
     for (path, state) in [(format!("/v1/approvals/{}", things["approval_id"]), "open")] {
         assert_eq!(door.get(&path).await["state"], state);
     }
-    let schedule = door.request(Method::GET, &format!("/v1/schedules/{MINE}"), "viewer").send().await.unwrap();
+    let schedule = door.request(Method::GET, &format!("/v1/schedules/{NAME}"), "viewer").send().await.unwrap();
     assert!(schedule.status().is_success(), "the schedule is still there");
     let tokens = answer(door.request(Method::GET, "/v1/tokens", "admin").send().await.unwrap()).await.1;
     assert_eq!(tokens["items"][0]["name"], MINE, "the token is still good");
