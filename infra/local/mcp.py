@@ -48,7 +48,8 @@ class McpKit:
         return {
             "everything": {"command": self.npm("@modelcontextprotocol/server-everything", dist) + ["stdio"]},
             "filesystem": {"command": self.npm("@modelcontextprotocol/server-filesystem", dist) + [str(folder)]},
-            "memory": {
+            # Not `memory`: that is the family of tools of our own.
+            "graph": {
                 "command": self.npm("@modelcontextprotocol/server-memory", dist),
                 "env": {"MEMORY_FILE_PATH": str(Path(folder) / "memory.jsonl")},
             },
@@ -73,7 +74,7 @@ def get(folder):
             with ThreadPoolExecutor() as pool:
                 python = pool.submit(_pip, fresh / "python", [f"{name}=={version}" for name, version in PYPI.items()])
                 _pip(fresh / "node", [NODE])
-                _npm(McpKit(fresh).node, fresh / "npm")
+                npm_install(McpKit(fresh).node, fresh / "npm", NPM)
                 python.result()
             if not home.exists():
                 fresh.replace(home)
@@ -91,10 +92,11 @@ def _pip(target, packages):
     _run(words + ["--only-binary=:all:", f"--target={target}"] + packages, {"PIP_ROOT_USER_ACTION": "ignore"})
 
 
-def _npm(node, target):
+def npm_install(node, target, packages):
+    """Installs packages of npm, by name and version, into a folder."""
     npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     target.mkdir()
-    packages = [f"{name}@{version}" for name, version in NPM.items()]
+    packages = [f"{name}@{version}" for name, version in packages.items()]
     words = [str(node), str(npm), "install", f"--prefix={target}", "--no-save", "--no-audit", "--no-fund"]
     # Nothing of what is fetched runs while it is fetched.
     _run(words + ["--ignore-scripts", f"--before={NPM_BEFORE}"] + packages, {})
@@ -104,4 +106,4 @@ def _run(words, env):
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **env})
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
-        raise Problem(f"The tests of MCP need packages that could not be fetched. It said: {said[-1]}")
+        raise Problem(f"The tests need packages that could not be fetched. It said: {said[-1]}")

@@ -19,15 +19,15 @@ def kit():
     return mcp.get(ROOT / ".local" / "parts")
 
 
-def built(*words):
-    """What cargo builds, or has built for the other tests: the program of tool-executor."""
+def built(*words, crate="tool-executor"):
+    """What cargo builds, or has built for the other tests: the program of a crate."""
     features = ["--features", os.environ["ESC_FEATURES"]] if os.environ.get("ESC_FEATURES") else []
     words = ["cargo", words[0], "--quiet", "--workspace", *features, *words[1:], "--message-format=json"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(done.stderr[-4000:])
     made = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    ours = [one for one in made if one.get("executable") and "tool-executor" in one["manifest_path"]]
+    ours = [one for one in made if one.get("executable") and f"/{crate}/" in one["manifest_path"]]
     return next(one["executable"] for one in ours if one["target"]["name"] == words[-2])
 
 

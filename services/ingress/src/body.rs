@@ -8,7 +8,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use kernel::{IdError, RunId};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize as _, Deserializer};
 use serde_json::error::Category;
 
 use crate::problem::Problem;
@@ -72,6 +73,10 @@ fn is_json(media_type: &str) -> bool {
 /// Reads JSON, naming the place of what is wrong. NUL can't be stored, so it is replaced here.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+    if body.trim_ascii_start().starts_with(b"[") {
+        // Read as fields in their order otherwise, which nobody ever means.
+        return Err(Problem::unprocessable("invalid_field", "the body is an array").remedy("send one JSON object"));
+    }
     let result = serde_json::from_slice(body);
     if body.windows(6).any(|escape| escape == br"\u0000") {
         let mut value = serde_json::from_slice(body).map_err(|error| json_problem(&error))?;
@@ -79,6 +84,13 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
         return serde_json::from_value(value).map_err(|error| json_problem(&error));
     }
     result.map_err(|error| json_problem(&error))
+}
+
+/// An object, and nothing else: by itself serde also takes an array of the fields in their order, so that `[]` would be a filter
+/// without conditions.
+pub(crate) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let members = serde_json::Map::deserialize(deserializer)?;
+    T::deserialize(serde_json::Value::Object(members)).map_err(D::Error::custom)
 }
 
 fn json_problem(error: &serde_json::Error) -> Problem {
@@ -193,5 +205,6 @@ mod tests {
             (&"missing_field".into(), &"name".into(), &422.into())
         );
         assert_eq!(problem(r#"{"name":1}"#)["code"], "invalid_field");
+        assert_eq!(problem(r#" ["a"]"#)["code"], "invalid_field", "fields are named");
     }
 }

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::control::ControlApi;
 use super::runs::{known_word, wake_kind};
 use crate::auth::{Operator, Principal};
-use crate::body::JsonBody;
+use crate::body::{JsonBody, object};
 use crate::problem::Problem;
 
 /// Most runs of one request.
@@ -37,6 +37,7 @@ pub(crate) fn router(api: ControlApi) -> Router {
 #[serde(deny_unknown_fields)]
 pub(crate) struct BulkRequest {
     /// Which runs: all conditions must hold. `{}` is all of them.
+    #[serde(deserialize_with = "object")]
     filter: BulkFilter,
     /// In words; kept with each run.
     #[serde(default)]

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::runs::page_size;
 use crate::auth::{Admin, Principal};
-use crate::body::{JsonBody, Params};
+use crate::body::{JsonBody, Params, object};
 use crate::problem::Problem;
 
 /// Letters that are read at once.
@@ -83,6 +83,7 @@ pub(crate) struct DeadLetterView {
 #[serde(deny_unknown_fields)]
 pub(crate) struct RedriveRequest {
     /// Which: all conditions must hold. `{}` is all of them.
+    #[serde(deserialize_with = "object")]
     filter: RedriveFilter,
     /// Whether nothing is to be published: the answer then says which would be.
     #[serde(default)]
@@ -131,6 +132,11 @@ pub(crate) async fn list(
     Params(params): Params<DlqParams>,
 ) -> Result<Json<DlqResponse>, Problem> {
     let most = usize::try_from(page_size(params.limit)?).unwrap_or(usize::MAX);
+    if params.cursor.is_some_and(|cursor| i64::try_from(cursor).is_err()) {
+        return Err(Problem::bad_request("invalid_cursor", "the cursor is none")
+            .field("cursor")
+            .remedy("send `next` of the page before"));
+    }
     let filter = DlqFilter { consumer: params.consumer, subject: params.subject, ..DlqFilter::default() };
     let (letters, next) = found(&bus, &principal, &filter, most, params.cursor).await?;
     Ok(Json(DlqResponse { items: letters.into_iter().map(DeadLetterView::from).collect(), next }))

@@ -47,6 +47,7 @@ async fn decide(engine: Engine, run: RunId, question: Question) -> Result<Value,
         edited: question.arguments.map(|arguments| (arguments, "digest".into())),
         reason: question.reason,
         by: question.by,
+        standing: None,
     });
     match engine.submit(run, command, uuid::Uuid::now_v7().to_string(), cause("approval", 1)).await {
         Ok(_) => Ok(json!({"state": "decided"})),

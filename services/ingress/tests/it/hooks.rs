@@ -1,7 +1,5 @@
 //! Webhooks over a real socket: signed by whoever delivers, believed or not, one event however often they come.
 
-use std::path::Path;
-
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -237,15 +235,12 @@ async fn a_delivery_wakes_who_waits_for_the_thing() {
     door.close().await;
 }
 
-/// All payloads that GitHub's own client publishes (npm `@octokit/webhooks-examples`, unpacked by `infra/local/octokit.py`). Where
-/// they are not, there is nothing to try.
+/// All payloads that GitHub's own client publishes (npm `@octokit/webhooks-examples`): `infra/tests/test_webhooks.py` gets them,
+/// and says where they are.
 #[tokio::test]
 async fn every_published_payload_of_github_is_an_event() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.local/octokit/payloads.json");
-    let Ok(text) = std::fs::read_to_string(&file) else {
-        eprintln!("skipped: {} is not there; infra/local/octokit.py gets it", file.display());
-        return;
-    };
+    let Ok(file) = std::env::var("ESC_TEST_OCTOKIT") else { return };
+    let text = std::fs::read_to_string(file).unwrap();
     let definitions: Vec<Value> = serde_json::from_str(&text).unwrap();
     let setting = Setting::new();
     let door = setting.door().await;

@@ -9,6 +9,7 @@ mod artifacts;
 mod audit;
 mod bad_input;
 mod description;
+mod doors;
 mod freeze;
 mod harness;
 mod hooks;

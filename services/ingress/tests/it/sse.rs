@@ -32,6 +32,11 @@ impl Reader {
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert_eq!(response.headers()["cache-control"], "no-store");
+        Self::of(response)
+    }
+
+    /// What comes by an open stream.
+    pub fn of(response: reqwest::Response) -> Self {
         Self { body: response.bytes_stream().boxed(), buffer: String::new() }
     }
 

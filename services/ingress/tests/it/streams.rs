@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bus::{Headers, subject};
+use futures::StreamExt as _;
 use kernel::command::{AddMessage, EndRequest};
 use kernel::{Command, Role, RunId, TenantId, TurnId};
 use reqwest::{Method, StatusCode};
@@ -182,6 +183,89 @@ async fn a_reader_that_is_too_slow_is_told_to_come_again() {
     let resume = stream.until("resume").await;
     assert_eq!(resume.data, json!({"reason": "slow_reader", "last_event_id": seq}));
     assert!(stream.next().await.is_none());
+    door.close().await;
+}
+
+/// The events of a packed stream up to the number `last`, as they come.
+async fn packed_events(door: &Door, run: RunId, after: u64, last: u64) -> usize {
+    use std::io::Write as _;
+    let request = door.request(Method::GET, &format!("/v1/runs/{run}/stream"), "viewer");
+    let request = request.header("accept-encoding", "gzip").header("last-event-id", after.to_string());
+    let response = request.send().await.unwrap();
+    assert_eq!(
+        (response.status(), &response.headers()["content-encoding"]),
+        (StatusCode::OK, &"gzip".parse().unwrap())
+    );
+    let mut body = response.bytes_stream();
+    let mut unpack = flate2::write::GzDecoder::new(Vec::new());
+    loop {
+        let piece = tokio::time::timeout(crate::harness::PATIENCE, body.next()).await.unwrap().unwrap().unwrap();
+        unpack.write_all(&piece).unwrap();
+        unpack.flush().unwrap();
+        let text = String::from_utf8_lossy(unpack.get_ref()).into_owned();
+        if text.contains(&format!("id: {last}\n")) || text.contains(&format!("id:{last}\n")) {
+            return text.matches("event: message.added").count() + text.matches("event:message.added").count();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_packed_stream_can_be_read_as_it_comes() {
+    let door = Door::open().await;
+    let run = door.run().await;
+    let engine = door.engine(Role::Ingress).await;
+    append(&engine, run, 30, "early").await;
+    let seq = door.get(&format!("/v1/runs/{run}")).await["seq"].as_u64().unwrap();
+    assert_eq!(packed_events(&door, run, 0, seq).await, 30);
+    let (late, _) = tokio::join!(packed_events(&door, run, seq, seq + 5), append(&engine, run, 5, "late"));
+    assert_eq!(late, 5, "while the stream is open");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_at_another_instance_and_closing_one_is_nothing_to_the_run() {
+    let door = Door::open().await;
+    let config = crate::harness::config(&door.stack, door.tokens.path());
+    let mut second = service::spawn("ingress", config, ingress::run).unwrap();
+    let addr = second.listening().await.unwrap();
+    let run = door.run().await;
+    let engine = door.engine(Role::Ingress).await;
+    append(&engine, run, 10, "one").await;
+    let mut first = Reader::open(&door, run, Some(0)).await;
+    first.until("snapshot").await;
+    let mut last = 0;
+    for _ in 0..6 {
+        last = first.next().await.unwrap().id.unwrap();
+    }
+    drop(first);
+    let before = door.events(run).await;
+    let request = door.http.get(format!("http://{addr}/v1/runs/{run}/stream")).bearer_auth("acme-viewer");
+    let response = request.header("last-event-id", last.to_string()).send().await.unwrap();
+    let mut rest = Reader::of(response);
+    rest.until("snapshot").await;
+    assert_eq!(rest.next().await.unwrap().id, Some(last + 1), "no gap and no repeat");
+    drop(rest);
+    assert_eq!(door.events(run).await, before);
+    second.stop().await.unwrap();
+    door.close().await;
+}
+
+/// 100,000 events with `ESC_TEST_LONG`, else fewer.
+#[tokio::test]
+async fn a_long_log_is_caught_up_with_page_by_page() {
+    let door = Door::open().await;
+    let run = door.run().await;
+    let count = if std::env::var_os("ESC_TEST_LONG").is_some() { 100_000 } else { 2000 };
+    let engine = door.engine(Role::Ingress).await;
+    append(&engine, run, count, "event").await;
+    let seq = door.get(&format!("/v1/runs/{run}")).await["seq"].as_u64().unwrap();
+    let begun = std::time::Instant::now();
+    let mut stream = Reader::open(&door, run, Some(0)).await;
+    stream.until("snapshot").await;
+    for wanted in 1..=seq {
+        assert_eq!(stream.next().await.unwrap().id, Some(wanted));
+    }
+    eprintln!("{seq} events in {:?}", begun.elapsed());
     door.close().await;
 }
 

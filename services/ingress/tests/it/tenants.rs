@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kernel::{Command, Role};
+use engine::NewStanding;
+use kernel::call::ArtifactRef;
+use kernel::command::TurnOutcome;
+use kernel::{ApprovalId, ArtifactId, Command, Role, RunId, RunState, StandingId, Trust};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -17,11 +20,26 @@ const NAME: &str = "same-name";
 async fn things(door: &Door) -> BTreeMap<&'static str, String> {
     let agent = format!("name: {NAME}\nmodel: scripted:x\ninstructions: {MINE}\n");
     door.put_agent(&agent).await;
-    let input = json!({"agent": NAME, "input": MINE, "metadata": {"secret": MINE}});
+    let conversation = uuid::Uuid::now_v7();
+    let input = json!({"agent": NAME, "input": MINE, "metadata": {"secret": MINE}, "conversation_id": conversation});
     let (_, run) = door.post("/v1/runs", &input).await;
-    let run: kernel::RunId = run["run_id"].as_str().unwrap().parse().unwrap();
+    let run: RunId = run["run_id"].as_str().unwrap().parse().unwrap();
     let (planner, executor) = (door.engine(Role::Planner).await, door.engine(Role::ToolExecutor).await);
-    let committed = commit(&planner, run, |state, outcome| outcome.calls = vec![merge_call(state)]).await;
+    let artifact = ArtifactId::mint();
+    let made = ArtifactRef {
+        artifact_id: artifact,
+        name: MINE.into(),
+        version: 1,
+        digest: "digest".into(),
+        bytes: 1,
+        media_type: "text/plain".into(),
+        trust: Trust::Untrusted,
+    };
+    let turn = |state: &RunState, outcome: &mut TurnOutcome| {
+        outcome.calls = vec![merge_call(state)];
+        outcome.artifacts = vec![made];
+    };
+    let committed = commit(&planner, run, turn).await;
     let call = *committed.state.calls.keys().next().unwrap();
     let approval = question(&committed.state, call);
     let approval_id = approval.approval_id;
@@ -35,6 +53,12 @@ async fn things(door: &Door) -> BTreeMap<&'static str, String> {
     let token = json_of(door.request(Method::POST, "/v1/tokens", "admin").json(&token).send().await.unwrap()).await;
     let freeze = json!({"scope": format!("agent:{NAME}"), "on": true, "reason": MINE});
     json_of(door.request(Method::PUT, "/v1/freeze", "operator").json(&freeze).send().await.unwrap()).await;
+    let action = json!({"service": NAME, "what": MINE});
+    let action = json_of(door.request(Method::POST, "/v1/actions", "user").json(&action).send().await.unwrap()).await;
+    let knowledge = door.request(Method::PUT, &format!("/v1/knowledge/{NAME}/{NAME}"), "operator");
+    let knowledge = knowledge.header("content-type", "text/plain").body(MINE).send().await.unwrap();
+    assert!(knowledge.status().is_success(), "{}", knowledge.text().await.unwrap());
+    let standing = standing(door, run, approval_id).await;
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     BTreeMap::from([
         ("run_id", run.to_string()),
@@ -42,12 +66,40 @@ async fn things(door: &Door) -> BTreeMap<&'static str, String> {
         ("approval_id", approval_id.to_string()),
         ("token_id", text(&token["token_id"])),
         ("name", NAME.to_owned()),
-        ("n", "1".to_owned()),
+        ("artifact_id", artifact.to_string()),
+        ("conversation_id", conversation.to_string()),
+        ("action_id", text(&action["action_id"])),
+        ("collection", NAME.to_owned()),
+        ("standing_id", standing.to_string()),
         ("number", "1".to_owned()),
         ("event_id", "1".to_owned()),
         ("service", NAME.to_owned()),
         ("source", NAME.to_owned()),
     ])
+}
+
+/// A standing approval of that tenant.
+async fn standing(door: &Door, run_id: RunId, approval_id: ApprovalId) -> StandingId {
+    let standing = door.engine(Role::Approval).await.standing();
+    let standing_id = StandingId::mint();
+    let new = NewStanding {
+        standing_id,
+        tenant: "acme".parse().unwrap(),
+        agent: NAME.into(),
+        agent_digest: "digest".into(),
+        tool: "forge.merge".into(),
+        schema_digest: "schema".into(),
+        shape: "shape".into(),
+        reasons: Vec::new(),
+        arguments: json!({"secret": MINE}),
+        approval_id,
+        run_id,
+        note: None,
+        given_by: "ann".into(),
+    };
+    standing.propose(&new).await.unwrap();
+    standing.confirm(standing_id).await.unwrap();
+    standing_id
 }
 
 /// A path with the first tenant's own ids in it.
@@ -105,5 +157,7 @@ async fn no_path_shows_or_changes_what_is_another_tenants() {
     let tokens = answer(door.request(Method::GET, "/v1/tokens", "admin").send().await.unwrap()).await.1;
     assert_eq!(tokens["items"][0]["name"], MINE, "the token is still good");
     assert_eq!(door.get("/v1/freeze").await["items"][0]["reason"], MINE, "the freeze is still in force");
+    let standing = door.get("/v1/standing-approvals").await;
+    assert_eq!(standing["items"].as_array().map(Vec::len), Some(1), "and so is the standing approval");
     door.close().await;
 }

@@ -5,6 +5,7 @@
 mod admission;
 mod children;
 mod common;
+mod gatherings;
 mod retention;
 mod rings;
 mod schedules;
