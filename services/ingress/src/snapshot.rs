@@ -7,6 +7,7 @@ use kernel::{
     ApprovalId, CallId, ConversationId, RunId, RunState, Seq, Status, TenantId, Timestamp, TurnId, WaitId,
     agent::Criterion,
     budget::{Limits, Spent},
+    report::Report,
     wait::{Condition, WakeKind},
 };
 use serde::Serialize;
@@ -238,6 +239,13 @@ impl Snapshots {
         let artifacts = if state.artifacts.is_empty() { Vec::new() } else { self.artifacts(tenant, run).await? };
         let children = children(&state, &self.reads.children(tenant, run).await?);
         Ok(RunSnapshot::new(&state, running, artifacts, children))
+    }
+
+    /// What a run hands over, as it stands.
+    pub(crate) async fn report(&self, tenant: &TenantId, run: RunId) -> Result<Report, Problem> {
+        let state = self.engine.load(run).await?;
+        let state = state.filter(|state| state.tenant == *tenant).ok_or_else(|| Problem::unknown_run(run))?;
+        Ok(Report::of(&state))
     }
 
     /// `status` as it is shown, for each of these: those with an open turn may be running.

@@ -194,7 +194,10 @@ impl<'a> Material<'a> {
             let words: String = entry.block.text.split_whitespace().collect::<Vec<_>>().join(" ");
             format!("- [{}] {}: {}", entry.seq, entry.title, first(&words, WORDS))
         }));
-        let mut left = EXTRACT_BYTES;
+        // The older half goes, if there is nothing longer than titles to leave out.
+        let all: usize = lines.iter().map(|line| line.len() + 1).sum();
+        let bytes = usize::try_from(self.tokens().saturating_mul(4)).unwrap_or(usize::MAX);
+        let mut left = EXTRACT_BYTES.min(all).min(bytes / 2);
         let fits = |line: &&String| {
             left = left.saturating_sub(line.len() + 1);
             left > 0

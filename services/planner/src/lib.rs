@@ -48,7 +48,7 @@ use crate::{
     artifacts::{ArtifactError, Artifacts},
     interrupt::Interrupts,
     models::{Models, prices::Prices, prices::PricesError},
-    turn::Turns,
+    turn::{Means, Turns},
 };
 
 /// Why the planner could not start or go on.
@@ -109,8 +109,8 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
 
     let interrupts = Interrupts::listen(&bus, ctx.shutdown.closing()).await?;
     let checks = Checks::new(bus.clone()).map_err(Error::Http)?;
-    let turns =
-        Arc::new(Turns::new(&config, &engine, models, catalog, artifacts, interrupts, checks, ctx.tracer.clone()));
+    let means = Means { catalog, artifacts, interrupts, checks };
+    let turns = Arc::new(Turns::new(&config, &engine, models, means, ctx.tracer.clone()));
     let options = ConsumeOptions {
         concurrency: config.concurrency,
         drain: common.drain().saturating_sub(Duration::from_secs(2)),

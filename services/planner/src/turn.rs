@@ -80,6 +80,14 @@ pub(crate) struct Turns {
     toolboxes: Mutex<HashMap<String, Arc<Toolbox>>>,
 }
 
+/// What turns are taken with, beside the stores and the models.
+pub(crate) struct Means {
+    pub(crate) catalog: Arc<ToolCatalog>,
+    pub(crate) artifacts: Artifacts,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) checks: Checks,
+}
+
 /// Why a turn came to nothing for now.
 #[derive(Debug, thiserror::Error)]
 enum TurnError {
@@ -158,16 +166,8 @@ enum Tried {
 }
 
 impl Turns {
-    pub(crate) fn new(
-        config: &Config,
-        engine: &Engine,
-        models: Models,
-        catalog: Arc<ToolCatalog>,
-        artifacts: Artifacts,
-        interrupts: Interrupts,
-        checks: Checks,
-        tracer: Tracer,
-    ) -> Self {
+    pub(crate) fn new(config: &Config, engine: &Engine, models: Models, means: Means, tracer: Tracer) -> Self {
+        let Means { catalog, artifacts, interrupts, checks } = means;
         Self {
             engine: engine.clone(),
             agents: engine.agents(),

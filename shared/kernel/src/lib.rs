@@ -27,6 +27,7 @@ mod mutants;
 pub mod mutants;
 pub mod observe;
 mod rejection;
+pub mod report;
 pub mod schedule;
 pub mod slice;
 pub mod state;

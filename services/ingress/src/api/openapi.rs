@@ -24,7 +24,7 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
                        with a stable `code`.",
     ),
     paths(
-        runs::create, runs::list, runs::show,
+        runs::create, runs::list, runs::show, runs::report,
         events::list, events::economics, events::stream, events::show_turn, events::explain,
         revise::revise, forks::fork, forks::roll_back, bulk::cancel, bulk::pause, bulk::resume,
         conversations::show, dlq::list, dlq::redrive, hooks::receive, triggers::test,

@@ -9,6 +9,7 @@ use axum::routing::get;
 use engine::{Claim, IdempotencyKeys, ReadError, Reads, RunFilter, RunRow};
 use kernel::agent::Criterion;
 use kernel::budget::Limits;
+use kernel::report::Report;
 use kernel::wait::WakeKind;
 use kernel::{Block, ConversationId, RunId, Seq, Status, TenantId, Timestamp, Trust};
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,11 @@ pub(crate) struct RunsApi {
 }
 
 pub(crate) fn router(api: RunsApi) -> Router {
-    Router::new().route("/runs", get(list).post(create)).route("/runs/{run_id}", get(show)).with_state(api)
+    Router::new()
+        .route("/runs", get(list).post(create))
+        .route("/runs/{run_id}", get(show))
+        .route("/runs/{run_id}/report", get(report))
+        .with_state(api)
 }
 
 /// A run to start.
@@ -406,4 +411,21 @@ pub(crate) async fn show(
     let snapshot = api.snapshots.of(&principal.tenant, run_id(&run)?).await?;
     let tag = format!("W/\"{}-{}\"", snapshot.seq, snapshot.status);
     Ok(unless_known(&headers, &tag, Json(snapshot)))
+}
+
+/// What a run hands over
+///
+/// What was asked, what was done, how each criterion was verified and by what, what is left, and what it cost; also of a run that
+/// failed or was cancelled. A run that was verified has the same as the artifacts `delivery-report.md` and `.json`.
+#[utoipa::path(
+    get, path = "/v1/runs/{run_id}/report", tag = "runs",
+    params(("run_id" = uuid::Uuid, Path, description = "Which run")),
+    responses((status = 200, description = "The report", body = schema::Report)),
+)]
+pub(crate) async fn report(
+    Viewer(principal): Viewer,
+    State(api): State<RunsApi>,
+    Segments(run): Segments<String>,
+) -> Result<Json<Report>, Problem> {
+    Ok(Json(api.snapshots.report(&principal.tenant, run_id(&run)?).await?))
 }

@@ -56,6 +56,7 @@ kernel_types! {
     Limits = kernel::budget::Limits;
     Manifest = kernel::slice::Manifest;
     PlanStep = kernel::event::PlanStep;
+    Report = kernel::report::Report;
     ScheduleSpec = kernel::schedule::ScheduleSpec;
     Trust = kernel::Trust;
     Usage = kernel::budget::Usage;

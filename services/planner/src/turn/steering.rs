@@ -12,6 +12,7 @@ use kernel::{
     call::{Approval, Binding},
     command::{Compact, EndRequest, Judge, NoteDrift, TurnOutcome},
     drift::Remedy,
+    report::Report,
     slice::Manifest,
 };
 use serde_json::{Value, json};
@@ -122,8 +123,8 @@ impl Turns {
         }
         let mut artifacts = Vec::new();
         if verdicts.iter().all(|verdict| verdict.passed) {
-            let report = report::Report::new(state, &verification.summary.text, &verdicts);
-            for draft in report.drafts() {
+            let report = Report::about_to_end(state, &verification.summary.text, &verdicts);
+            for draft in report::drafts(&report) {
                 match self.artifacts.store(state, &draft, state.lowest_trust).await {
                     Ok(stored) => artifacts.push(stored),
                     // The same can be read of the log at any time: a run is not kept from ending for it.

@@ -96,9 +96,9 @@ impl RunState {
         let approval_id = ask.approval_id;
         self.approvals.insert(approval_id, Approval::clone(ask));
         self.parked = Some(Parked { limit: exceeded.limit, approval_id, refused: false });
+        self.queued = false;
         if exceeded.limit != LimitName::Wall {
-            // It was about to begin, or to go on. Time runs out also for one that is still in the queue, or at work.
-            self.queued = false;
+            // It was about to begin, or to go on. Time runs out also for one that is at work.
             self.turn = None;
         }
     }

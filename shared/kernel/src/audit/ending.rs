@@ -3,10 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Report, calls::Calls, is_end, rules, waits::Waits};
-use crate::{
-    budget::LimitName,
-    event::{Ending, Event, EventData, Outcome},
-};
+use crate::event::{Ending, Event, EventData, Outcome};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Control {
@@ -35,8 +32,8 @@ impl Control {
             EventData::RunResumed(resumed) => self.hold(resumed.by_parent, false),
             EventData::BudgetExceeded(exceeded) => {
                 self.exceeded |= exceeded.ask.is_none();
-                // Whoever is told that its time is up may still be in the queue; the other limits are met when it is let in.
-                self.queued &= exceeded.limit == LimitName::Wall;
+                // It was let in, and met its limit.
+                self.queued = false;
             }
             EventData::ToolStarted(started) => {
                 let call = started.call_id;

@@ -163,7 +163,9 @@ impl Decider {
 
     /// A limit is reached: a person is asked whether the run may have as much again, or it ends.
     pub(super) fn reach_limit(&mut self, limit: LimitName, words: &str) {
-        if self.state.limits.at_limit == Some(AtLimit::Ask) {
+        // Of one that has never begun there is nothing to lose, and it must not stand in the way of others in the queue.
+        let late = self.state.queued && limit == LimitName::Wall;
+        if self.state.limits.at_limit == Some(AtLimit::Ask) && !late {
             if self.state.parked.is_none() {
                 let ask = Some(Box::new(self.ask_for_more(limit)));
                 self.emit(BudgetExceeded { limit, ask });
