@@ -116,7 +116,7 @@ fn files_and_filters_that_are_meant_to_hurt_are_refused() {
         format!("observe: {}\n", "{a: ".repeat(20_000)),
         format!("k0: &k0 [x, x, x, x]\n{aliases}tools: *k39\n"),
         format!("{}tools: []\n", "- ".repeat(50_000)),
-        format!("a: &a [*a]\ntools: *a\n"),
+        "a: &a [*a]\ntools: *a\n".to_owned(),
         format!("{}: 1\n", "? ".repeat(20_000)),
         format!("description: {}\n", "\"\\u0000".repeat(1000)),
     ] {
