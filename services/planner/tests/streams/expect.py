@@ -126,13 +126,14 @@ def responses(rows):
             found.calls.append({"id": item.get("call_id") or item["id"], "name": kind.removesuffix("_call"), "arguments": given})
     if (whole.get("incomplete_details") or {}).get("reason") == "max_output_tokens":
         found.finish = "length"
-    usage = whole.get("usage")
-    if usage:
-        found.usage = [
-            usage["input_tokens"], (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0,
-            (usage.get("input_tokens_details") or {}).get("cache_write_tokens") or 0,
-            usage["output_tokens"], (usage.get("output_tokens_details") or {}).get("reasoning_tokens") or 0,
+    wholes = [row["response"] for row in rows if row.get("type") in ("response.completed", "response.incomplete")] or [whole]
+    for usage in filter(None, (one.get("usage") for one in wholes)):
+        sent, received = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
+        counts = [
+            usage["input_tokens"], sent.get("cached_tokens") or 0, sent.get("cache_write_tokens") or 0,
+            usage["output_tokens"], received.get("reasoning_tokens") or 0,
         ]
+        found.usage = [one + other for one, other in zip(found.usage or [0] * 5, counts)]
     return found
 
 

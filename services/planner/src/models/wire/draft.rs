@@ -1,6 +1,6 @@
 //! An answer while it arrives, whichever way it is written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::budget::Usage;
 use serde_json::{Map, Value};
@@ -34,9 +34,15 @@ pub(super) struct Draft {
     pub restarted: bool,
     /// Events that were not understood.
     pub garbled: usize,
+    /// Whether one of those was the end.
+    pub lost_end: bool,
     /// What has begun and not ended, by the provider's number or name.
     pub open: Vec<String>,
-    /// What came in pieces, by the same: its whole at the end says nothing new.
+    /// Where in the text a part began that came in pieces, by the same.
+    pub begun: BTreeMap<String, usize>,
+    /// Answers before this one in the same stream.
+    pub answers: usize,
+    /// What else came in pieces, by the same: its whole at the end says nothing new.
     pub streamed: BTreeSet<String>,
 }
 

@@ -20,6 +20,8 @@ use super::{
 use draft::{Draft, list, text};
 pub use sse::{Events, TooLarge};
 
+/// How the last event of a stream begins.
+const ENDS: [&str; 3] = ["\"type\":\"response.completed\"", "\"type\":\"message_stop\"", "\"interaction.completed\""];
 /// Longest part of a provider's words that an error repeats, in bytes.
 const WORDS: usize = 400;
 
@@ -104,7 +106,12 @@ impl Decoder {
             // Gemini without events: a list of pieces.
             Ok(Value::Array(pieces)) => pieces.iter().try_for_each(|piece| self.read(piece))?,
             Ok(event) => self.read(&event)?,
-            Err(_) => self.draft.garbled += 1,
+            Err(_) => {
+                self.draft.garbled += 1;
+                // Of an end that can't be read, only the counts are lost.
+                let begins: String = data.chars().take(80).filter(|c| !c.is_whitespace()).collect();
+                self.draft.lost_end |= ENDS.iter().any(|end| begins.contains(end));
+            }
         }
         if self.draft.is_too_large() {
             return Err(ModelError::new(FailureKind::Garbled, "the answer is larger than any answer can be"));
@@ -175,8 +182,7 @@ impl Decoder {
     pub fn finish(self, model: &str, asked: &Prompt) -> Result<Answer, ModelError> {
         let Self { mut draft, .. } = self;
         let counted = draft.usage;
-        // A server whose last word was lost, or that never says one, has said all once nothing is open any more.
-        let is_whole = draft.is_over || draft.garbled > 0 && draft.is_settled();
+        let is_whole = draft.is_over || draft.lost_end && draft.is_settled();
         let usage = |usage: Usage| Usage { model_calls: 1, ..usage };
         if !is_whole {
             let heard = !draft.text.is_empty() || !draft.calls.is_empty() || !draft.reasoning.is_empty();

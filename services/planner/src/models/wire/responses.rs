@@ -1,6 +1,6 @@
 //! OpenAI's responses, and servers that speak like it.
 
-use kernel::budget::Usage;
+use kernel::budget::{Spent, Usage};
 use serde_json::{Value, json};
 
 use super::draft::{Draft, count, list, text};
@@ -38,34 +38,41 @@ pub(super) fn read(draft: &mut Draft, kind: &str, event: &Value) {
     let delta = || text(event, "delta").unwrap_or_default();
     match kind {
         "response.output_text.delta" => {
-            draft.streamed.insert(key_of(event));
+            let (key, begins) = (key_of(draft, event), draft.text.len());
+            draft.begun.entry(key).or_insert(begins);
             draft.text.push_str(delta());
         }
         "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
-            draft.streamed.insert(key_of(event));
+            let key = key_of(draft, event);
+            draft.streamed.insert(key);
             draft.reasoning.push_str(delta());
         }
         "response.refusal.delta" => {
-            draft.streamed.insert(key_of(event));
+            let key = key_of(draft, event);
+            draft.streamed.insert(key);
             draft.refusal.get_or_insert_default().push_str(delta());
         }
         "response.output_item.added" => {
-            let key = key_of(event);
+            let key = key_of(draft, event);
             draft.opens(&key);
             begin_item(draft, &key, &event["item"]);
         }
         "response.output_item.done" => {
-            let key = key_of(event);
+            let key = key_of(draft, event);
             draft.closes(&key);
             end_item(draft, &key, &event["item"]);
         }
         "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
-            let key = key_of(event);
+            let key = key_of(draft, event);
             if draft.calls.iter().any(|call| call.key == key) {
                 draft.call(&key).text.push_str(delta());
             }
         }
-        "response.created" | "response.in_progress" | "response.queued" => about(draft, &event["response"]),
+        "response.created" | "response.in_progress" | "response.queued" => {
+            // Several answers in one stream go on from each other: their parts are numbered anew.
+            draft.answers += usize::from(std::mem::take(&mut draft.is_over));
+            about(draft, &event["response"]);
+        }
         "response.completed" | "response.incomplete" => whole(draft, &event["response"], true),
         // Beginnings and ends of parts, and what the provider does by itself: all of it comes with its item.
         _ => {}
@@ -73,9 +80,9 @@ pub(super) fn read(draft: &mut Draft, kind: &str, event: &Value) {
 }
 
 /// What later events about the same item have in common: some servers give each another id.
-fn key_of(event: &Value) -> String {
+fn key_of(draft: &Draft, event: &Value) -> String {
     match event.get("output_index") {
-        Some(index) if index.is_number() => format!("#{}", count(index)),
+        Some(index) if index.is_number() => format!("{}#{}", draft.answers, count(index)),
         _ => text(event, "item_id").or_else(|| text(&event["item"], "id")).unwrap_or_default().to_owned(),
     }
 }
@@ -102,15 +109,25 @@ fn end_item(draft: &mut Draft, key: &str, item: &Value) {
     }
     let streamed = draft.streamed.contains(key);
     match text(item, "type") {
-        Some("message") if !streamed => {
+        Some("message") => {
+            let mut whole = String::new();
             for part in list(item, "content") {
                 match text(part, "type") {
-                    Some("output_text" | "text") => draft.text.push_str(text(part, "text").unwrap_or_default()),
+                    Some("output_text" | "text") => whole.push_str(text(part, "text").unwrap_or_default()),
+                    Some("refusal") if streamed => {}
                     Some("refusal") => {
                         draft.refusal.get_or_insert_default().push_str(text(part, "refusal").unwrap_or_default());
                     }
                     other => draft.other(other.unwrap_or("content")),
                 }
+            }
+            let begins = draft.begun.remove(key).unwrap_or(draft.text.len()).min(draft.text.len());
+            // Pieces may be missing or, worse, be others.
+            if let Some(rest) = whole.strip_prefix(draft.text.get(begins..).unwrap_or_default()) {
+                draft.text.push_str(rest);
+            } else if !whole.is_empty() && draft.text.is_char_boundary(begins) {
+                draft.text.replace_range(begins.., &whole);
+                draft.restarted = true;
             }
         }
         Some("reasoning") if !streamed => {
@@ -118,7 +135,7 @@ fn end_item(draft: &mut Draft, key: &str, item: &Value) {
                 draft.reasoning.push_str(text(part, "text").unwrap_or_default());
             }
         }
-        Some("message" | "reasoning") => {}
+        Some("reasoning") => {}
         other => draft.other(other.unwrap_or("item")),
     }
 }
@@ -161,7 +178,10 @@ pub(super) fn whole(draft: &mut Draft, response: &Value, streamed: bool) {
         }
     }
     if response.get("usage").is_some_and(Value::is_object) {
-        draft.usage = Some(usage_of(&response["usage"]));
+        let before = draft.usage.unwrap_or_default();
+        let mut spent = Spent { usage: usage_of(&response["usage"]), ..Spent::default() };
+        spent.add(&before);
+        draft.usage = Some(spent.usage);
     }
     draft.finish = match text(response, "status") {
         Some("incomplete") => match text(&response["incomplete_details"], "reason") {
