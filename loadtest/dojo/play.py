@@ -43,7 +43,7 @@ class Play:
         self._world.expect(run, case)
         seen, calls, children = 0, {}, set()
         while time.monotonic() < deadline:
-            page = self._again(lambda: self._door.get(f"/v1/runs/{run}/events?after={seen}&limit=500"))["items"]
+            page = self._events(run, seen)
             for event in page:
                 seen = event["seq"]
                 self._event(case, event, calls, before)
@@ -55,6 +55,15 @@ class Play:
             time.sleep(0.1 if not page else 0.02)
         with self._lock:
             self.stuck.append({"case": case.name, "run_id": run, "seq": seen})
+
+    def _events(self, run, seen):
+        try:
+            return self._again(lambda: self._door.get(f"/v1/runs/{run}/events?after={seen}&limit=500"))["items"]
+        except Refused as refused:
+            # A child has its id before it is there.
+            if refused.status != 404:
+                raise
+            return []
 
     def _event(self, case, event, calls, before):
         data = event["data"]
