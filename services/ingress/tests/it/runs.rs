@@ -33,7 +33,7 @@ async fn a_run_is_started_and_can_be_looked_at() {
     assert_eq!(shown["status"], "runnable");
     assert_eq!(shown["objective"], json!({"text": "review it", "trust": "operator", "source": "operator:acme-user"}));
     // Of each limit the stricter one: the agent has turns 10 and 2 dollars.
-    let budget = json!({"turns": 10, "tokens": 200_000, "cost_usd": 0.5, "wall": "3d"});
+    let budget = json!({"turns": 10, "tokens": 200_000, "cost_usd": 0.5, "wall": "3d", "at_limit": "ask"});
     assert_eq!(shown["budget"], budget);
     assert_eq!(shown["acceptance"], json!(["it is reviewed"]));
     assert_eq!(shown["metadata"], json!({"team": "blue"}));
@@ -160,8 +160,8 @@ async fn an_operator_has_a_hand_on_a_live_run() {
 
     let patch = door.request(Method::PATCH, &path("budget"), "operator").json(&json!({"turns": 3, "cost_usd": null}));
     let (_, limits) = answer(patch.send().await.unwrap()).await;
-    assert_eq!(limits, json!({"turns": 3}));
-    assert_eq!(door.get(&format!("/v1/runs/{run}")).await["budget"], json!({"turns": 3}));
+    let wanted = json!({"turns": 3, "at_limit": "ask"});
+    assert_eq!((&limits, &door.get(&format!("/v1/runs/{run}")).await["budget"]), (&wanted, &wanted));
 
     let (_, body) = door.post(&path("cancel"), &json!({"reason": "changed my mind"})).await;
     assert_eq!(body["status"], "cancelled");
