@@ -29,7 +29,7 @@ use crate::{Config, span_of};
 /// How long before its time a timer is claimed.
 const AHEAD: Duration = Duration::from_secs(1);
 /// Longest time without a look at the table. Shorter than [`AHEAD`], so that only timers set for the next moment need a bell.
-const LOOK_EVERY: Duration = Duration::from_millis(900);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Most timers under claim here, in batches.
 const BATCHES_AT_HAND: usize = 16;
 /// Timers that are due at least so much later have their runs read in between.

@@ -13,6 +13,7 @@ use engine::EngineError;
 use kernel::call::Call;
 use kernel::tool::CallKind;
 use kernel::{CallId, RunId, RunState};
+use tokio::sync::Notify;
 
 use crate::beside;
 use crate::dispatch::{Dispatcher, is_open};
@@ -28,6 +29,8 @@ const MOST: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     calls: Mutex<HashMap<CallId, Waiting>>,
+    /// Rung when there is one.
+    some: Notify,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +49,15 @@ impl Parked {
         }
         let pause = calls.get(&call).map_or(PAUSE.0, |before| (before.pause * 2).min(PAUSE.1));
         calls.insert(call, Waiting { run, due: now + pause, pause });
+        self.some.notify_one();
+    }
+
+    /// Waits until it may be that one is due.
+    async fn wait(&self) {
+        if self.calls().is_empty() {
+            self.some.notified().await;
+        }
+        tokio::time::sleep(TICK).await;
     }
 
     /// It waits no longer.
@@ -69,7 +81,7 @@ impl Parked {
 /// Rings for calls that may begin by now, as long as it is polled.
 pub(crate) async fn ring(dispatcher: &Dispatcher) {
     loop {
-        tokio::time::sleep(TICK).await;
+        dispatcher.parked.wait().await;
         let now = Instant::now();
         for (call, run) in dispatcher.parked.due(now) {
             // Later, whatever comes of it: the bell may be lost.

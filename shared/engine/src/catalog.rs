@@ -306,7 +306,7 @@ probe:
     #[test]
     fn a_callback_is_about_one_call_and_of_one_source() {
         const JOB: &str = "name: ci.run\ndescription: Runs a job.\nkind: activity\neffect: external\n\
-                           input: { type: object, properties: { n: { type: integer } } }\n\
+                           input: { type: object, properties: { n: { type: integer } }, additionalProperties: false }\n\
                            run: { http: { method: POST, url: \"https://ci.example/jobs\" } }\n\
                            status:\n  http: { method: GET, url: \"https://ci.example/jobs/{result.id}\" }\n  state: /state\n  \
                            done: [passed]\n  callback: \"ci:jobs/{result.id}\"\n";
@@ -329,7 +329,8 @@ probe:
 
     #[test]
     fn a_directory_adds_tools_and_stands_in_for_shipped_ones() {
-        let echo = SHIPPED[11].1.replace("effect: read", "effect: write");
+        let (_, echo) = SHIPPED.iter().find(|(_, yaml)| yaml.contains("name: test.echo")).unwrap();
+        let echo = echo.replace("effect: read", "effect: write");
         let at = folder(&[("merge.yaml", MERGE), ("echo.yml", &echo), ("notes.txt", "name: {")]);
         let (catalog, shipped) = (ToolCatalog::load(&at).unwrap(), ToolCatalog::load("/nowhere").unwrap());
         assert!(catalog.get("forge.merge").unwrap().probe.is_some());
