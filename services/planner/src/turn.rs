@@ -3,11 +3,13 @@
 //! The lease is a hint that keeps two planners from paying for one turn; the log decides whose outcome counts.
 
 mod beside;
+mod consumed;
+mod offer;
 mod steering;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -17,10 +19,8 @@ use engine::{Agents, Engine, EngineError, SubmitError, ToolCatalog};
 use kernel::{
     Cause, Command, Rejection, RunId, RunState, TenantId, Timestamp, TurnId,
     agent::AgentSpec,
-    budget::Usage,
     command::{RejectTurn, TurnOutcome},
     event::RunRunnable,
-    model::{ModelFailure, note},
 };
 use service::Tracer;
 
@@ -32,17 +32,18 @@ use crate::{
     interrupt::{Interrupt, Interrupts},
     live::Live,
     models::{
-        Answer, Arguments, FailureKind, Finish, ModelError, ModelName, Models, Prompt, TurnKind, Unanswered, route,
+        FailureKind, ModelError, Models, Prompt, TurnKind, Unanswered, route,
         router::{Answered, CallSite},
     },
     recall::Recaller,
     skills::Shelf,
     slice::{Slice, SliceInput, SliceLimits},
     spawn,
-    toolbox::{BadSchema, CatalogueTool, Toolbox},
+    toolbox::{BadSchema, Toolbox},
 };
 
 use beside::Around;
+use consumed::Consumed;
 use steering::{Before, Steered};
 
 /// How long a turn's lease lasts without its holder: a dead planner's turn is taken up after this.
@@ -57,8 +58,6 @@ const PUT_OFF: u64 = 8;
 const CHECK_AGAIN: Duration = Duration::from_secs(3);
 /// When to look again whether a tenant has a place for a turn.
 const QUEUED: Duration = Duration::from_millis(200);
-/// Agents whose toolboxes are kept.
-const MAX_TOOLBOXES: usize = 256;
 
 /// Takes turns.
 pub(crate) struct Turns {
@@ -142,17 +141,6 @@ impl Open<'_> {
     fn asking(&self) -> Asking<'_> {
         Asking { state: &self.state, turn_id: self.turn_id, traceparent: self.traceparent.as_deref() }
     }
-}
-
-/// What a turn has consumed so far.
-#[derive(Default)]
-struct Consumed {
-    usage: Usage,
-    millis: u64,
-    /// Model calls that gave nothing usable.
-    failures: Vec<ModelFailure>,
-    /// How often it has asked.
-    asks: u32,
 }
 
 /// How one answer went.
@@ -537,115 +525,6 @@ impl Turns {
             retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(3)).within(COMMIT_WITHIN);
         let submit = || self.engine.submit_on(asking.state, command.clone(), key, cause.clone());
         retry::when(policy, SubmitError::is_transient, submit).await
-    }
-
-    /// What the run is offered. The tools of MCP servers are those that it holds on to, whatever has become of them since. A
-    /// child may have fewer tools than its agent's file names, and one that is far down starts no others.
-    async fn toolbox(&self, state: &RunState, agent: &AgentSpec) -> Result<Arc<Toolbox>, TurnError> {
-        let mut remote = self.remote_tools(state, agent).await?;
-        remote.retain(|tool| state.may_use(&tool.spec.name));
-        let names = spawn::tools_of(state, agent);
-        let agents: &[String] = if state.depth() < kernel::child::MAX_DEPTH { &agent.agents } else { &[] };
-        let of_child = match &state.tools {
-            Some(_) => format!("{}/{}", agents.len(), names.join(",")),
-            None => String::new(),
-        };
-        let first = format!("{}/{of_child}", state.agent_digest);
-        let key = remote.iter().fold(first, |key, tool| format!("{key}/{}", tool.digest));
-        if let Some(toolbox) = self.kept_toolboxes().get(&key) {
-            return Ok(Arc::clone(toolbox));
-        }
-        let own = |name: &String| {
-            let (spec, digest) = (self.catalog.get(name)?, self.catalog.digest(name)?);
-            Some(CatalogueTool { spec, digest: digest.to_owned() })
-        };
-        let mut tools: Vec<CatalogueTool> = names.iter().filter_map(own).collect();
-        tools.extend(remote.into_iter().map(|tool| CatalogueTool { spec: tool.spec, digest: tool.digest }));
-        let toolbox = Arc::new(Toolbox::new(&names, agents, tools)?.with_skills(&agent.skills)?);
-        if !toolbox.missing().is_empty() {
-            tracing::warn!(agent = agent.name, missing = ?toolbox.missing(), "an agent names tools that do not exist here");
-        }
-        let mut kept = self.kept_toolboxes();
-        if kept.len() >= MAX_TOOLBOXES {
-            kept.clear();
-        }
-        kept.insert(key, Arc::clone(&toolbox));
-        Ok(toolbox)
-    }
-
-    /// What the agent names that is no tool of our own.
-    async fn remote_tools(&self, state: &RunState, agent: &AgentSpec) -> Result<Vec<engine::McpTool>, TurnError> {
-        let (mut names, mut servers) = (Vec::new(), Vec::new());
-        for name in agent.tools.iter().filter(|name| self.catalog.get(name).is_none()) {
-            match name.strip_suffix(".*") {
-                Some(server) => servers.push(server),
-                None => names.push(name.as_str()),
-            }
-        }
-        if names.is_empty() && servers.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut offered = self.engine.mcp().as_of(&names, &servers, state.tools_as_of()).await?;
-        // What is recorded is what some tenant was offered: not each server is for each tenant, or still declared.
-        offered.retain(|tool| self.catalog.servers().serve(&state.tenant, &tool.spec));
-        Ok(offered)
-    }
-
-    fn kept_toolboxes(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Toolbox>>> {
-        self.toolboxes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Consumed {
-    fn spend(&mut self, usage: &Usage) {
-        let mut spent = kernel::budget::Spent { usage: self.usage, ..Default::default() };
-        spent.add(usage);
-        self.usage = spent.usage;
-    }
-
-    fn add(&mut self, answered: &mut Answered) {
-        self.spend(&answered.answer.usage);
-        self.millis = self.millis.saturating_add(answered.millis);
-        for failure in answered.failures.drain(..) {
-            note(&mut self.failures, failure);
-        }
-    }
-
-    /// What was spent on no answer.
-    fn waste(&mut self, unanswered: Unanswered, is_last: bool) -> ModelError {
-        let Unanswered { error, failures, usage } = unanswered;
-        self.spend(&usage);
-        for mut failure in failures {
-            if is_last && failure.rule == "asked_again" {
-                "gave_up".clone_into(&mut failure.rule);
-            }
-            note(&mut self.failures, failure);
-        }
-        error
-    }
-
-    /// An answer that the rules refuse.
-    fn unusable(&mut self, answered: &Answered, open: &Open<'_>, problems: &[String], is_last: bool) {
-        let kind = fault_of(&answered.answer, &open.toolbox);
-        let rule = if is_last { "gave_up" } else { "asked_again" };
-        metrics::counter!("planner_unusable_answers_total", "kind" => kind.as_str()).increment(1);
-        if let Ok(model) = answered.model.parse::<ModelName>() {
-            note(&mut self.failures, ModelError::new(kind, problems.join("; ")).noted(&model, rule));
-        }
-    }
-}
-
-/// In which way an answer is of no use.
-fn fault_of(answer: &Answer, toolbox: &Toolbox) -> FailureKind {
-    let is_malformed = |arguments: &Arguments| !matches!(arguments, Arguments::Json(value) if value.is_object());
-    if answer.finish == Finish::Length {
-        FailureKind::CutOff
-    } else if answer.calls.iter().any(|call| toolbox.find(&call.name).is_none()) {
-        FailureKind::UnknownTool
-    } else if answer.calls.iter().any(|call| is_malformed(&call.arguments)) {
-        FailureKind::MalformedArguments
-    } else {
-        FailureKind::Unusable
     }
 }
 

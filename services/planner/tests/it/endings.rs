@@ -354,3 +354,34 @@ async fn checks_of_the_operators_own_are_heard_before_a_commit_and_at_the_end() 
     stop.cancel();
     world.close(vec![planner]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tenant_takes_all_places() {
+    let world = World::with(
+        r"
+  - when: {sees: quick}
+    calls: [{tool: complete, arguments: {summary: quick}}]
+  - slow: 20s
+    text: slow
+",
+    )
+    .await;
+    let planner = world.planner_with(|config| {
+        config.concurrency = 3;
+        config.max_turns_per_tenant = 2;
+    });
+    let yaml = "name: demo\nmodel: scripted:demo\ninstructions: Play.\n";
+    for _ in 0..4 {
+        world.run_of(yaml).await;
+    }
+    let mut other = World { tenant: "other".parse().unwrap(), ..world };
+    let run = other.run_on(yaml, Block::new("quick", Trust::Operator, "operator:ann"), Default::default()).await;
+    let state = other.until(run, |state| state.ended).await;
+    assert_eq!(state.ending.as_ref().unwrap().text.text, "quick", "beside four slow turns of somebody else");
+    other.tenant = Default::default();
+    let cancel = || Command::Cancel(ByOperator { by: "ann".to_owned(), reason: None });
+    for row in other.ingress.reads().runs(&other.tenant, &engine::RunFilter::default()).await.unwrap().items {
+        other.ingress.submit(row.run_id, cancel(), "cancel", Cause::default()).await.unwrap();
+    }
+    other.close(vec![planner]).await;
+}

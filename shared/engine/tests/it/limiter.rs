@@ -67,3 +67,22 @@ async fn a_target_that_fails_is_left_alone_and_tried_by_one() {
     }
     stack.close().await.unwrap();
 }
+
+#[tokio::test]
+async fn what_is_taken_of_a_minute_is_shared_and_owed() {
+    let stack = TestStack::new().await.unwrap();
+    let one = stack.engine(Role::Planner).await.unwrap().limiter();
+    let two = stack.engine(Role::Planner).await.unwrap().limiter();
+    assert_eq!(one.debt("tokens/openai", 1000).await.unwrap(), Duration::ZERO);
+    assert_eq!(
+        one.charge("tokens/openai", 1000, 800).await.unwrap(),
+        Duration::ZERO,
+        "a minute's worth may go at once"
+    );
+    let owed = two.charge("tokens/openai", 1000, 700).await.unwrap();
+    // 1,500 of 1,000 a minute: 500 too many, which is half a minute.
+    assert!(owed > Duration::from_secs(28) && owed <= Duration::from_secs(30), "{owed:?}");
+    assert!(one.debt("tokens/openai", 1000).await.unwrap() > Duration::from_secs(20), "whoever asks is told");
+    assert_eq!(one.debt("tokens/other", 1000).await.unwrap(), Duration::ZERO);
+    stack.close().await.unwrap();
+}

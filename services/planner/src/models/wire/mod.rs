@@ -46,7 +46,12 @@ impl Wire {
             Self::Chat(_) => "chat/completions".to_owned(),
             Self::Responses => "responses".to_owned(),
             Self::Anthropic => "messages".to_owned(),
-            Self::Gemini => format!("models/{model}:streamGenerateContent?alt=sse"),
+            Self::Gemini => {
+                // A name in a path must stay one part of it.
+                let part: String =
+                    model.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')).collect();
+                format!("models/{}:streamGenerateContent?alt=sse", part.trim_start_matches('.'))
+            }
         }
     }
 

@@ -182,6 +182,7 @@ fn requests_are_written_as_each_provider_wants_them() {
     assert_eq!(body(Wire::Anthropic)["system"][0]["cache_control"]["type"], "ephemeral");
     assert_eq!(body(Wire::Gemini)["tools"][0]["functionDeclarations"][0]["name"], "look");
     assert_eq!(Wire::Gemini.path("g"), "models/g:streamGenerateContent?alt=sse");
+    assert_eq!(Wire::Gemini.path("../../x?y#"), "models/xy:streamGenerateContent?alt=sse");
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
