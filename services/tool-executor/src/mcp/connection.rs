@@ -132,6 +132,11 @@ impl Connection {
     /// Ends it, and waits until all that belongs to it has ended.
     pub async fn close(&self) {
         self.end.cancel();
+        self.closed().await;
+    }
+
+    /// Waits until it has ended.
+    pub async fn closed(&self) {
         self.ended.cancelled().await;
     }
 

@@ -25,6 +25,8 @@ const TICK: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Times that a person is asked for an answer that fits.
 const MAX_ASKS: u32 = 3;
+/// Questions that one call may put in all: a person's patience is not the server's to use up.
+const MAX_QUESTIONS: u32 = 10;
 /// Longest question that is shown.
 const QUESTION: usize = 1000;
 /// Largest form that is shown.
@@ -82,6 +84,10 @@ impl RunCaller {
         }
         let mut problem = None;
         for _ in 0..MAX_ASKS {
+            if self.asked.load(Ordering::Relaxed) >= MAX_QUESTIONS {
+                tracing::info!(server = self.server, call = %self.call, "a question of an MCP server is declined: it asks too much");
+                return Answer::Declined;
+            }
             let asked = match self.put(&form, problem.as_deref()).await {
                 Ok(asked) => asked,
                 Err(error) => {

@@ -22,8 +22,10 @@ const SOUND: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often it is looked whether connections are still used.
 const TIDY_EVERY: Duration = Duration::from_secs(2);
-/// How long changes are gathered before a list is read again.
-const GATHER: Duration = Duration::from_millis(50);
+/// How long changes are gathered before a list is read again, at first and if they never stop.
+const GATHER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
+/// A list that stood this long is calm.
+const CALM: Duration = Duration::from_secs(60);
 /// Whose the connection is that is there only to see what a server offers.
 const NOBODY: &str = "_";
 
@@ -234,8 +236,18 @@ fn pause_after(failures: u32) -> Option<Duration> {
 
 /// Reads the list again whenever the server says that it has changed.
 async fn follow(live: Arc<Live>) {
-    while live.connection.changed().await {
-        tokio::time::sleep(GATHER).await;
+    let mut gather = GATHER.0;
+    loop {
+        let since = Instant::now();
+        if !live.connection.changed().await {
+            return;
+        }
+        // A server that changes its mind all the time is heard less and less; a call looks for itself anyway.
+        gather = if since.elapsed() >= CALM { GATHER.0 } else { (gather * 2).min(GATHER.1) };
+        tokio::select! {
+            () = tokio::time::sleep(gather) => {}
+            () = live.connection.closed() => return,
+        }
         if let Err(error) = live.list().await {
             tracing::warn!(server = live.server.name, %error, "the changed tools of an MCP server can't be listed");
         }

@@ -83,8 +83,8 @@ async fn the_reference_servers_work() {
     let (end, block) = result(&house, "filesystem.read_text_file", json!({"path": "/etc/passwd"})).await;
     assert_eq!(end, "tool.failed", "{}", block.text);
     let entity = json!({"entities": [{"name": "Ann", "entityType": "person", "observations": ["keeps bees"]}]});
-    assert_eq!(result(&house, "memory.create_entities", entity).await.0, "tool.completed");
-    let (_, block) = result(&house, "memory.search_nodes", json!({"query": "bees"})).await;
+    assert_eq!(result(&house, "graph.create_entities", entity).await.0, "tool.completed");
+    let (_, block) = result(&house, "graph.search_nodes", json!({"query": "bees"})).await;
     assert!(block.text.contains("Ann"), "{}", block.text);
     let (end, block) = result(&house, "git.git_status", json!({"repo_path": given["folder"]})).await;
     assert_eq!((end, block.text.contains("hello.txt")), ("tool.completed", true), "{}", block.text);

@@ -13,6 +13,8 @@ use crate::{
 
 /// Versions of one tool that are kept beside the one that holds: a server that changes its mind again and again fills no disk.
 const KEPT: i64 = 20;
+/// Versions of all tools of a server that are kept beside those that hold: neither does one whose tools have ever new names.
+const KEPT_OF_SERVER: i64 = 2000;
 /// Tasks older than this are forgotten: their call has long ended.
 const TASK_DAYS: i32 = 30;
 
@@ -128,12 +130,14 @@ impl McpCatalogue {
             sqlx::query(
                 "delete from mcp_tools where server = $1 and valid_to is not null and (name, valid_from) not in (
                      select name, valid_from from (
-                         select name, valid_from, row_number() over (partition by name order by valid_from desc) as place
-                         from mcp_tools where server = $1
-                     ) all_of_it where place <= $2)",
+                         select name, valid_from, row_number() over (partition by name order by valid_from desc) as place,
+                                row_number() over (order by valid_to desc, name) as rank
+                         from mcp_tools where server = $1 and valid_to is not null
+                     ) closed where place <= $2 and rank <= $3)",
             )
             .bind(server)
-            .bind(KEPT + 1)
+            .bind(KEPT)
+            .bind(KEPT_OF_SERVER)
             .execute(&mut *transaction)
             .await
             .map_err(failed())?;

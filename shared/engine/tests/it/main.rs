@@ -12,6 +12,7 @@ mod history;
 mod keeping;
 mod leases;
 mod limiter;
+mod mcp;
 mod outliving;
 mod parsers;
 mod people;

@@ -1,0 +1,48 @@
+//! The tools of MCP servers, version by version.
+
+use engine::McpTool;
+use engine::testing::TestStack;
+use kernel::Role;
+use kernel::Trust;
+use kernel::tool::{Effect, McpPart, McpRun, ToolRun, ToolSpec};
+use serde_json::json;
+
+fn tool(server: &str, name: &str, version: usize) -> McpTool {
+    let part = McpPart::Tool(name.to_owned());
+    let run = ToolRun::Mcp(McpRun { server: server.to_owned(), part, words: Trust::Untrusted, open_world: false });
+    let input = json!({"type": "object", "properties": {(format!("v{version}")): {}}});
+    McpTool::new(ToolSpec::new(format!("{server}.{name}"), input, Effect::External, run)).unwrap()
+}
+
+#[tokio::test]
+async fn versions_are_kept_as_they_were_and_no_server_fills_the_disk_with_them() {
+    let stack = TestStack::new().await.unwrap();
+    let catalogue = stack.engine(Role::ToolExecutor).await.unwrap().mcp();
+    let first = tool("desk", "echo", 0);
+    for version in 0..30 {
+        let change = catalogue.record("desk", &[tool("desk", "echo", version), tool("desk", "same", 0)]).await.unwrap();
+        assert!(change.changed.contains(&"desk.echo".to_owned()), "{change:?}");
+    }
+    assert_eq!(catalogue.version("desk.echo", &first.digest).await.unwrap(), None, "too old");
+    let last = tool("desk", "echo", 28);
+    assert_eq!(catalogue.version("desk.echo", &last.digest).await.unwrap(), Some(last));
+    assert_eq!(catalogue.now("desk.echo").await.unwrap(), Some(tool("desk", "echo", 29)));
+    // Ever new names: what is gone is kept for a while, and what holds, and what is another's, for good.
+    catalogue.record("shop", &[tool("shop", "buy", 0)]).await.unwrap();
+    for round in 0..4 {
+        let many: Vec<_> = (0..900).map(|number| tool("desk", &format!("t{round}-{number}"), 0)).collect();
+        catalogue.record("desk", &many).await.unwrap();
+    }
+    let mut kept = 0;
+    for round in 0..4 {
+        for number in (0..900).step_by(100) {
+            kept += usize::from(catalogue.was_there(&format!("desk.t{round}-{number}")).await.unwrap());
+        }
+    }
+    assert!(kept < 4 * 9 && kept >= 2 * 9, "the oldest are gone, the newest are not: {kept}");
+    assert_eq!(catalogue.count("desk").await.unwrap(), 900);
+    assert!(catalogue.retire(&["shop"]).await.unwrap().len() == 900, "what is not declared any more");
+    assert_eq!((catalogue.count("desk").await.unwrap(), catalogue.count("shop").await.unwrap()), (0, 1));
+    assert!(catalogue.was_there("desk.t3-0").await.unwrap());
+    stack.close().await.unwrap();
+}
