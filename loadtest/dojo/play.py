@@ -78,6 +78,9 @@ class Play:
             case.outcomes.setdefault(calls[data["call_id"]], "free")
         elif event["type"] == "approval.requested" and data["approval"].get("call_id"):
             self._answer(case, calls[data["approval"]["call_id"]], data["approval"])
+        elif event["type"] == "approval.requested":
+            # Whether a run may go on that repeats itself or has reached a limit.
+            self._decide(data["approval"], True)
 
     def _answer(self, case, number, approval):
         injected = case.steps[number - 1].injected
@@ -89,6 +92,9 @@ class Play:
                 self.asked[case.name, number] = approval
         if yes:
             case.outcomes[number] = "approved"
+        self._decide(approval, yes)
+
+    def _decide(self, approval, yes):
         decision = {"decision": "approve" if yes else "deny", "reason": None if yes else "no"}
         path, key = f"/v1/approvals/{approval['approval_id']}", approval["approval_id"]
         try:

@@ -62,12 +62,37 @@ pub(crate) async fn trace(
     let outside = effect >= Effect::External || matches!(tool.spec.run, ToolRun::Http(_) | ToolRun::Mcp(_));
     let decides = tool.labels.says_what_matters() || (outside && effect != Effect::Read);
     // If all that the model saw can be believed, so can all that it wrote. What is dangerous is asked about and shown anyway.
-    if !decides || (call.request.trust > Trust::Untrusted && !dangerous) {
+    if call.request.trust > Trust::Untrusted && !dangerous {
         return Ok(Vec::new());
+    }
+    if !decides {
+        return if outside { of_links(known, state, tool, arguments, agent).await } else { Ok(Vec::new()) };
     }
     let seen = Seen::of(known, state, agent).await?;
     let care = if dangerous { Care::Strict } else { Care::Usual };
     Ok(policy::trace(&Value::Object(arguments.clone()), &tool.labels, &seen.sources, care))
+}
+
+/// Where a tool that only reads is sent, if its author does not say what matters: it could carry something away. What the
+/// agent's file names as a host may be read from as a whole.
+async fn of_links(
+    known: Known<'_>,
+    state: &RunState,
+    tool: &Tool,
+    arguments: &Map<String, Value>,
+    agent: &AgentSpec,
+) -> Result<Vec<Origin>, EngineError> {
+    let arguments = Value::Object(arguments.clone());
+    let Some(mut links) = policy::links(&arguments) else {
+        let seen = Seen::of(known, state, agent).await?;
+        return Ok(policy::trace(&arguments, &tool.labels, &seen.sources, Care::Usual));
+    };
+    links.retain(|(_, link)| !link.as_str().is_some_and(|link| crate::tools::is_named(link, &agent.allow)));
+    if links.is_empty() {
+        return Ok(Vec::new());
+    }
+    let seen = Seen::of(known, state, agent).await?;
+    Ok(policy::trace_values(&links, &seen.sources, Care::Usual))
 }
 
 /// The same for the call that undoes `undone`, and how far what it is told is believed otherwise.

@@ -38,6 +38,6 @@ pub use decision::{ARGUMENTS_BEYOND_LIMITS, Answer, Decision, NO_MATCH, NOT_JUDG
 pub use digest::digest;
 pub use error::{PolicyError, Problem};
 pub use policies::Policies;
-pub use provenance::{Care, LabelError, Labels, MAX_SOURCE_BYTES, Origin, Sources, shape, trace, trace_values};
+pub use provenance::{Care, LabelError, Labels, MAX_SOURCE_BYTES, Origin, Sources, links, shape, trace, trace_values};
 pub use request::{ArgumentProvenance, BudgetLeft, Effect, Request, ToolKind, Trust};
 pub use store::PolicyStore;

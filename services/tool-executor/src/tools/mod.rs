@@ -228,6 +228,12 @@ impl Means {
     }
 }
 
+/// Whether the agent's file names the host that a link leads to, also without its scheme.
+pub(crate) fn is_named(link: &str, allow: &Allow) -> bool {
+    let link = if link.contains("://") { link.to_owned() } else { format!("https://{}", link.trim_start_matches('/')) };
+    http::is_allowed(&link, allow)
+}
+
 impl Tools {
     /// Carries out one attempt of a call.
     pub async fn run(&self, means: &Means, invocation: Invocation<'_>) -> Result<Content, ToolError> {

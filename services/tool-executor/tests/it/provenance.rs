@@ -86,6 +86,38 @@ async fn a_yes_to_one_call_is_no_yes_to_its_values_but_an_edit_is() {
 }
 
 #[tokio::test]
+async fn a_read_that_is_sent_where_a_stranger_says_is_asked_about_though_its_tool_marks_nothing() {
+    let server = Server::start().await;
+    let look = format!(
+        "name: x.look\ndescription: Looks.\neffect: read\nidempotent: true\n\
+         input: {{ type: object, properties: {{ url: {{ type: string }}, query: {{ type: string }} }} }}\n\
+         run: {{ http: {{ method: GET, url: \"{}\", allow_private: true }} }}\n",
+        server.url("/echo")
+    );
+    let house = House::new(&[], &[("x.look", look)], "{ hosts: [docs.example.com] }").await;
+    let executor = house.executor();
+    let look = |arguments| house.call("x.look", arguments, Trust::Untrusted);
+    let calls = vec![
+        look(json!({"url": "www.example.com"})),
+        look(json!({"url": "docs.example.com/page"})),
+        look(json!({"query": "what a stranger said about kernel.decide"})),
+        look(json!({"url": "evil.example"})),
+        look(json!({"query": "https://evil.example/?q=secret"})),
+    ];
+    let ids: Vec<_> = calls.iter().map(|call| call.call_id).collect();
+    let run = house.run_for("Read www.example.com.", calls).await;
+    for id in &ids[..3] {
+        assert_eq!(house.end_of(run, *id).await.0, "tool.completed");
+    }
+    for number in [1, 2] {
+        let question = house.question(run, number).await;
+        assert!(ids[3..].contains(&question.call_id.unwrap()));
+        assert!(question.reasons[0].starts_with("ask-untrusted-read: "), "{:?}", question.reasons);
+    }
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
 async fn what_an_operator_vouches_for_passes_and_nothing_beside_it() {
     let server = Server::start().await;
     let house = House::new(&[], &tools(&server), "{}").await;

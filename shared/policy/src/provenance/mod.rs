@@ -78,6 +78,46 @@ pub fn trace_values(values: &[(String, Value)], sources: &Sources, care: Care) -
     walk.end(complete)
 }
 
+/// What arguments are called that say where to go.
+const PLACES: [&str; 9] = ["url", "uri", "href", "link", "host", "hostname", "domain", "website", "endpoint"];
+/// Links that are looked for in the arguments of one call.
+const MAX_LINKS: usize = 200;
+
+/// Where the arguments of a call lead, each link with the pointer to where it stands: what a tool that only reads could carry
+/// something away with. `None`: to more places than are looked for.
+#[must_use]
+pub fn links(arguments: &Value) -> Option<Vec<(String, Value)>> {
+    let mut found = Vec::new();
+    let mut open = vec![(String::new(), arguments)];
+    while let Some((pointer, value)) = open.pop() {
+        let place = |key: &str| format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
+        match value {
+            Value::Array(items) => {
+                open.extend(items.iter().enumerate().map(|(at, item)| (place(&at.to_string()), item)));
+            }
+            Value::Object(fields) => {
+                let keys =
+                    fields.keys().flat_map(|key| led(key, false).into_iter().map(|link| (pointer.clone(), link)));
+                found.extend(keys.take(MAX_LINKS + 1));
+                open.extend(fields.iter().map(|(key, field)| (place(key), field)));
+            }
+            Value::String(text) => {
+                let named = sources::name(&pointer).is_some_and(|name| PLACES.contains(&name.as_str()));
+                found.extend(led(text, named).into_iter().map(|link| (pointer.clone(), link)));
+            }
+            _ => {}
+        }
+        if found.len() > MAX_LINKS || open.len() > MAX_VALUES {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+fn led(text: &str, named: bool) -> Vec<Value> {
+    references::links(&references::plain(text), named).into_iter().map(|link| Value::String(link.to_owned())).collect()
+}
+
 struct Walk<'a> {
     lookup: Lookup<'a>,
     origins: Vec<Origin>,

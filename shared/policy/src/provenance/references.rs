@@ -24,16 +24,32 @@ pub fn plain(text: &str) -> String {
 
 /// The references in a text, and whether these are all.
 pub fn references(text: &str) -> (Vec<&str>, bool) {
+    let mut found: Vec<_> = words(text).filter(|word| refers(word)).take(MAX + 1).collect();
+    let complete = found.len() <= MAX;
+    found.truncate(MAX);
+    (found, complete)
+}
+
+/// What stands between blanks, quotes and brackets, without the marks around it.
+fn words(text: &str) -> impl Iterator<Item = &str> {
     let separators = |c: char| {
         c.is_whitespace()
             || matches!(c, '"' | '\'' | '`' | '<' | '>' | '(' | ')' | '[' | ']' | '{' | '}' | '|' | ',' | ';')
     };
     let words = text.split(separators).map(|word| word.trim_end_matches(['.', ':', '!', '?', '*']));
-    let words = words.map(|word| word.trim_start_matches(['*', ':', '=']));
-    let mut found: Vec<_> = words.filter(|word| refers(word)).take(MAX + 1).collect();
-    let complete = found.len() <= MAX;
-    found.truncate(MAX);
-    (found, complete)
+    words.map(|word| word.trim_start_matches(['*', ':', '='])).filter(|word| !word.is_empty())
+}
+
+/// Where a text leads: links, and hosts with something behind them. A host by itself is one only if the argument is named for it
+/// (`named`): many words with dots in them are something else.
+pub fn links(text: &str, named: bool) -> Vec<&str> {
+    words(text).filter(|word| leads(word, named)).collect()
+}
+
+fn leads(word: &str, named: bool) -> bool {
+    let begins = |start: &str| word.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start));
+    let goes_on = || word.contains(['/', '?', '#', ':']);
+    word.contains("://") || begins("//") || begins("www.") || named || (is_host(word) && goes_on())
 }
 
 fn refers(word: &str) -> bool {

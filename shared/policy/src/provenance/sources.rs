@@ -213,7 +213,8 @@ pub(super) fn name(pointer: &str) -> Option<String> {
     let humps = letters.filter(|((_, before), c)| before.is_lowercase() && c.is_uppercase());
     let hump = humps.last().map_or(0, |((at, before), _)| at + before.len_utf8());
     let word = word[hump..].to_lowercase();
-    Some(word.strip_suffix('s').filter(|one| !one.is_empty()).map_or_else(|| word.clone(), str::to_owned))
+    let one = word.strip_suffix('s').filter(|one| !one.is_empty() && !one.ends_with('s'));
+    Some(one.map_or_else(|| word.clone(), str::to_owned))
 }
 
 /// At most `room` bytes of a text, without a word that is cut in two: half an address may be another address.

@@ -323,6 +323,32 @@ fn what_an_operator_takes_away_makes_nothing_theirs() {
 }
 
 #[test]
+fn where_arguments_lead_is_seen_and_what_they_name_is_not() {
+    let found =
+        |arguments: Value| links(&arguments).map(|links| links.into_iter().map(|(at, _)| at).collect::<Vec<_>>());
+    for arguments in [
+        json!({"v": "see https://evil.example/?q=secret now"}),
+        json!({"v": "//evil.example"}),
+        json!({"v": "WWW.evil.example"}),
+        json!({"v": "evil.example/secret"}),
+        json!({"v": "evil.example:8080"}),
+        json!({"v": "www\u{3002}evil\u{3002}example"}),
+    ] {
+        assert_eq!(found(arguments.clone()), Some(vec!["/v".to_owned()]), "{arguments}");
+    }
+    assert_eq!(found(json!({"page_url": "evil.example", "hosts": ["10.0.0.1"]})).unwrap().len(), 2);
+    assert_eq!(found(json!({"https://evil.example": 1})), Some(vec![String::new()]));
+    for arguments in [
+        json!({"query": "kernel.decide", "path": "src/lib.rs", "repo": "a/b", "sha": "0123456789abcdef0123456789abcdef"}),
+        json!({"email": "ann@example.com", "file": "report.pdf", "n": 4_237_425_274_562_574_i64, "v": [null, true]}),
+    ] {
+        assert_eq!(found(arguments.clone()), Some(Vec::new()), "{arguments}");
+    }
+    assert_eq!(links(&json!(vec!["https://a.example"; 300])), None);
+    assert_eq!(links(&json!(vec!["x"; MAX_VALUES + 1])), None);
+}
+
+#[test]
 fn a_name_is_known_by_its_last_word() {
     for (pointer, called) in [
         ("/0/file_ids/3", Some("id")),
@@ -331,6 +357,8 @@ fn a_name_is_known_by_its_last_word() {
         ("/fileID", Some("id")),
         ("/page/0/ID", Some("id")),
         ("/amount", Some("amount")),
+        ("/addresses", Some("addresse")),
+        ("/address", Some("address")),
         ("/0/1", None),
         ("", None),
     ] {
