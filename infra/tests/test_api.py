@@ -4,6 +4,7 @@ looks at every answer. With ESC_TEST_LONG it does so for a long time."""
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -12,7 +13,7 @@ from local import Ports, Stack, schemathesis
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LONG = bool(os.environ.get("ESC_TEST_LONG"))
-EXAMPLES = 200 if LONG else 3
+EXAMPLES = 200 if LONG else 2
 # What every operation must keep to. That what does not fit is refused is judged by the status alone; what fits may be refused as
 # well, for there may be no such run.
 CHECKS = (
@@ -29,11 +30,10 @@ CHECKS = (
 LEFT_OUT = "/stream$"
 
 
+@unittest.skipIf(sys.version_info < (3, 10), "Schemathesis needs Python 3.10 or newer")
 class Description(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if Path("/usr/bin/python3").exists() is False and shutil.which("python3") is None:
-            raise unittest.SkipTest("no Python to run Schemathesis with")
         state = Path(tempfile.mkdtemp(prefix="escapement-api-"))
         # The unprivileged account that Postgres runs as under root must be able to pass.
         state.chmod(0o755)

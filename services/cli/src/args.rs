@@ -642,11 +642,14 @@ pub enum McpCommand {
 /// `esc triggers`.
 #[derive(Debug, Subcommand)]
 pub enum TriggersCommand {
-    /// Which agents an event would start
+    /// What an event would do, and why: asked of the system, or of the files of agents
     Test {
         /// The event: a CloudEvent as JSON, `@FILE`, or `@-` for standard input
         event: String,
-        /// Agent files; those of ESC_AGENTS_DIR unless given
+        /// The system that it comes from, such as `github`; the event's own `source` unless given
+        #[arg(long)]
+        source: Option<String>,
+        /// Agent files, in place of the system; those of ESC_AGENTS_DIR are tried if it does not answer
         #[arg(long, value_name = "FILE", num_args = 1..)]
         agents: Vec<PathBuf>,
     },

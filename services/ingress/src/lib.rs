@@ -224,7 +224,7 @@ fn resources(
     let streams = Streams::new(engine, live, config.heartbeat(), ctx.shutdown.stopping());
     let limits = event_limits(config.body_limit_bytes);
     let common = &config.common;
-    let artifacts = ArtifactsApi::new(reads.clone(), &common.artifact_url, common.internal_token.clone())?;
+    let artifacts = ArtifactsApi::new(engine, &common.artifact_url, common.internal_token.clone())?;
     let publisher = bus.publisher();
     let control = ControlApi { engine: engine.clone(), reads: reads.clone(), tracer: ctx.tracer.clone() };
     Ok(vec![

@@ -74,7 +74,7 @@ impl Job {
     }
 
     fn creates(&self) -> bool {
-        matches!(self.command, Command::Create(_))
+        matches!(self.command, Command::Create(_) | Command::Fork(_))
     }
 
     fn answer(self, answer: Result<Committed, SubmitError>) {

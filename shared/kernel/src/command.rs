@@ -89,7 +89,9 @@ impl Role {
             | "context.reset"
             | "drift.noticed" => self == Self::Planner,
             "tool.requested" => matches!(self, Self::Planner | Self::ToolExecutor),
-            "artifact.created" | "artifact.updated" => matches!(self, Self::Planner | Self::Artifact),
+            "artifact.created" | "artifact.updated" => {
+                matches!(self, Self::Planner | Self::Artifact | Self::Ingress)
+            }
             "message.added" => matches!(self, Self::Ingress | Self::Planner),
             "tool.started" | "tool.progressed" | "tool.in_doubt" | "tool.reconciled" => self == Self::ToolExecutor,
             "tool.completed" | "tool.failed" => matches!(self, Self::ToolExecutor | Self::Observer),
@@ -137,6 +139,8 @@ pub enum Command {
     ChangeBudget(ChangeBudget),
     /// Change what it is to reach, or with what.
     Revise(Box<ReviseRun>),
+    /// Somebody gives the run something to use: it was stored.
+    KeepArtifact(Box<ArtifactRef>),
     /// Vouch for a text from outside.
     Declassify(Declassify),
     /// An executor refuses a call before any effect.
@@ -644,6 +648,7 @@ impl Command {
             | Self::Resume(_)
             | Self::ChangeBudget(_)
             | Self::Revise(_)
+            | Self::KeepArtifact(_)
             | Self::Declassify(_) => {
                 matches!(role, Role::Ingress)
             }
@@ -688,6 +693,7 @@ impl Command {
             Self::Cancel(_) => "cancel",
             Self::ChangeBudget(_) => "change_budget",
             Self::Revise(_) => "revise",
+            Self::KeepArtifact(_) => "keep_artifact",
             Self::Declassify(_) => "declassify",
             Self::DenyCall(_) => "deny_call",
             Self::AskApproval(_) => "ask_approval",

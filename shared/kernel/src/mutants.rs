@@ -45,8 +45,6 @@ mutants! {
     TurnSwallowsFacts,
     /// A met wait is not satisfied.
     NeverSatisfied,
-    /// A fork whose effects are simulated has them.
-    ForkHasEffects,
     /// The first of several conditions is enough where all are needed.
     AllIsAny,
     /// All conditions are needed where one is enough.

@@ -79,7 +79,10 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Mcp(McpCommand::Login { server }) => mcp::login(server, out).await,
         Command::Observe(observe) => observe::run(observe, out),
         Command::Policy(PolicyCommand::Test { file, policies }) => policies::test(file, policies, out),
-        Command::Triggers(TriggersCommand::Test { event, agents }) => triggers::test(event, agents, out),
+        Command::Triggers(TriggersCommand::Test { event, source, agents }) => {
+            let api = (agents.is_empty() && !args.door.token.is_empty()).then(api).transpose()?;
+            triggers::test(api.as_ref(), event, source.as_deref(), agents, out).await
+        }
         Command::Dev(dev) => dev::run(dev, &args.door, out).await,
         Command::Doctor(doctor) => doctor::run(&api()?, doctor, !args.door.token.is_empty(), out).await,
         Command::Health { target } => health::run(target, out).await,

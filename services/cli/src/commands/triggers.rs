@@ -1,78 +1,168 @@
-//! Trying the triggers of agents on an event.
+//! What an event would do, and why: asked of the system, or of agent files.
 
 use std::path::PathBuf;
 
 use engine::Filter;
 use kernel::agent::{AgentSpec, Trigger};
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{agents, json_of};
 use crate::{
+    api::Api,
     error::CliError,
     out::Out,
     style::{Paint, clean},
     views::text,
 };
 
-/// What one trigger makes of the event.
+/// What one trigger, or one wait, makes of the event.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 struct Verdict {
-    agent: String,
-    on: String,
+    /// The agent; none of a wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    /// The run that waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<String>,
+    /// The types that it is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on: Option<String>,
+    /// Whether a run starts, at once or later.
     starts: bool,
+    /// `start`, `hold_back`, `wake`, `record` or `nothing`.
+    would: String,
     why: String,
 }
 
-/// Says which agents the event would start, and why the others not.
-pub fn test(event: &str, files: &[PathBuf], out: &Out) -> Result<(), CliError> {
+/// What the API tells.
+#[derive(Deserialize)]
+struct Told {
+    triggers: Vec<TriggerTold>,
+    waits: Vec<WaitTold>,
+}
+
+#[derive(Deserialize)]
+struct TriggerTold {
+    agent: String,
+    on: String,
+    would: String,
+    why: String,
+}
+
+#[derive(Deserialize)]
+struct WaitTold {
+    run_id: String,
+    takes: bool,
+    why: String,
+}
+
+/// Says what the event would do. Without files the system is asked, which knows the runs that wait as well; if it does not answer, or
+/// there is no token for it, the files of ESC_AGENTS_DIR are.
+pub async fn test(
+    api: Option<&Api>,
+    event: &str,
+    source: Option<&str>,
+    files: &[PathBuf],
+    out: &Out,
+) -> Result<(), CliError> {
     let event = json_of(event, "the event")?;
     if text(&event, &["type"]).is_empty() {
         return Err(CliError::usage_with("the event has no `type`", "give a CloudEvent in structured form"));
     }
+    let verdicts = match api {
+        Some(api) => match ask(api, &event, source).await {
+            Err(CliError::Unreachable { message, .. }) => {
+                out.say(format!("{message}: tried on the agents' files"));
+                of_files(files, &event)?
+            }
+            told => told?,
+        },
+        None => of_files(files, &event)?,
+    };
+    for verdict in &verdicts {
+        let (paint, sign) = match verdict.would.as_str() {
+            "start" => (Paint::Good, "starts    "),
+            "hold_back" => (Paint::Good, "holds back"),
+            "wake" => (Paint::Good, "wakes     "),
+            "record" => (Paint::Good, "records   "),
+            _ => (Paint::Dim, "no        "),
+        };
+        let who = verdict.agent.as_ref().or(verdict.run.as_ref()).map(|name| clean(name)).unwrap_or_default();
+        let who = out.style().paint(Paint::Bold, &who);
+        out.say(format!("{} {who}  {}", out.style().paint(paint, sign), clean(&verdict.why)));
+    }
+    if verdicts.is_empty() {
+        out.say("no agent has a trigger, and no run waits for it");
+    }
+    out.value(&verdicts);
+    if verdicts.iter().any(|verdict| verdict.would != "nothing") {
+        Ok(())
+    } else {
+        Err(CliError::failed("the event would start nothing and wake nobody"))
+    }
+}
+
+async fn ask(api: &Api, event: &Value, source: Option<&str>) -> Result<Vec<Verdict>, CliError> {
+    let told: Told = api.post("/v1/triggers:test", &json!({ "event": event, "source": source })).await?;
+    let of_trigger = |told: TriggerTold| Verdict {
+        agent: Some(told.agent),
+        run: None,
+        on: Some(told.on),
+        starts: matches!(told.would.as_str(), "start" | "hold_back"),
+        would: told.would,
+        why: told.why,
+    };
+    let of_wait = |told: WaitTold| Verdict {
+        agent: None,
+        run: Some(told.run_id),
+        on: None,
+        starts: false,
+        would: if told.takes { "wake" } else { "nothing" }.to_owned(),
+        why: told.why,
+    };
+    let waits = told.waits.into_iter().map(of_wait);
+    Ok(waits.chain(told.triggers.into_iter().map(of_trigger)).collect())
+}
+
+fn of_files(files: &[PathBuf], event: &Value) -> Result<Vec<Verdict>, CliError> {
     let agents = if files.is_empty() {
         agents::all()?
     } else {
         files.iter().map(|file| agents::read(file)).collect::<Result<_, _>>()?
     };
-    let verdicts: Vec<_> = agents
-        .iter()
-        .flat_map(|agent| agent.triggers.iter().map(|trigger| judge(agent, trigger, &event)))
-        .collect::<Result<_, _>>()?;
-    for verdict in &verdicts {
-        let (paint, sign) = if verdict.starts { (Paint::Good, "starts") } else { (Paint::Dim, "no    ") };
-        let agent = out.style().paint(Paint::Bold, &verdict.agent);
-        out.say(format!("{} {agent}  {}", out.style().paint(paint, sign), clean(&verdict.why)));
-    }
-    if verdicts.is_empty() {
-        out.say("no agent has a trigger");
-    }
-    out.value(&verdicts);
-    if verdicts.iter().any(|verdict| verdict.starts) {
-        Ok(())
-    } else {
-        Err(CliError::failed("the event would start nothing"))
-    }
+    let of_agent = |agent: &AgentSpec| {
+        agent.triggers.iter().map(|trigger| judge(agent, trigger, event)).collect::<Result<Vec<_>, _>>()
+    };
+    Ok(agents.iter().map(of_agent).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 fn judge(agent: &AgentSpec, trigger: &Trigger, event: &Value) -> Result<Verdict, CliError> {
-    let verdict = |starts, why: String| Verdict { agent: agent.name.clone(), on: trigger.on.clone(), starts, why };
-    let event_type = text(event, &["type"]);
-    let matches = match trigger.on.strip_suffix('*') {
-        Some(start) => event_type.starts_with(start),
-        None => trigger.on == event_type,
+    let verdict = |would: &str, why: String| Verdict {
+        agent: Some(agent.name.clone()),
+        run: None,
+        on: Some(trigger.on.clone()),
+        starts: matches!(would, "start" | "hold_back"),
+        would: would.to_owned(),
+        why,
     };
-    if !matches {
-        return Ok(verdict(false, format!("it wants {}, this is {event_type}", trigger.on)));
+    let event_type = text(event, &["type"]);
+    if !engine::wants_type(&trigger.on, event_type) {
+        return Ok(verdict("nothing", format!("it wants {}, this is {event_type}", trigger.on)));
     }
-    let Some(source) = &trigger.filter else { return Ok(verdict(true, format!("on {}", trigger.on))) };
+    let would = match &trigger.signal {
+        Some(_) => "record",
+        None if trigger.holds_back() => "hold_back",
+        None => "start",
+    };
+    let Some(source) = &trigger.filter else { return Ok(verdict(would, format!("on {}", trigger.on))) };
     let filter = Filter::compile(source)
         .map_err(|error| CliError::usage(format!("agent `{}`: `{source}`: {error}", agent.name)))?;
     Ok(match filter.matches(event) {
-        Ok(true) => verdict(true, format!("on {} where {source}", trigger.on)),
-        Ok(false) => verdict(false, format!("{source} does not hold")),
+        Ok(true) => verdict(would, format!("on {} where {source}", trigger.on)),
+        Ok(false) => verdict("nothing", format!("{source} does not hold")),
         // As at the door: what can't be said to hold does not.
-        Err(error) => verdict(false, format!("{source}: {error}")),
+        Err(error) => verdict("nothing", format!("{source}: {error}")),
     })
 }
 

@@ -5,20 +5,20 @@ use std::time::Duration;
 use axum::Json;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use engine::{ArtifactRow, Reads};
+use axum::routing::{get, post};
+use engine::{ArtifactRow, Engine, Reads};
 use kernel::call::ArtifactRef;
-use kernel::{ArtifactId, RunId, Timestamp};
+use kernel::{ArtifactId, Cause, Command, RunId, Timestamp};
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 use service::Secret;
 use utoipa::{IntoParams, ToSchema};
 
 use super::schema;
-use crate::auth::{Principal, Viewer};
+use crate::auth::{Principal, User, Viewer};
 use crate::body::{Params, Segments, id};
 use crate::problem::Problem;
 
@@ -30,6 +30,7 @@ const SILENT_FOR: Duration = Duration::from_secs(30);
 /// What the handlers here use.
 #[derive(Clone)]
 pub(crate) struct ArtifactsApi {
+    engine: Engine,
     reads: Reads,
     http: reqwest::Client,
     url: String,
@@ -38,14 +39,16 @@ pub(crate) struct ArtifactsApi {
 
 impl ArtifactsApi {
     /// Contents are had from the artifact service at `url`, which wants `token`.
-    pub(crate) fn new(reads: Reads, url: &str, token: Secret<String>) -> Result<Self, reqwest::Error> {
+    pub(crate) fn new(engine: &Engine, url: &str, token: Secret<String>) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder().connect_timeout(CONNECT_WITHIN).read_timeout(SILENT_FOR).build()?;
-        Ok(Self { reads, http, url: url.trim_end_matches('/').to_owned(), token })
+        let (engine, reads) = (engine.clone(), engine.reads());
+        Ok(Self { engine, reads, http, url: url.trim_end_matches('/').to_owned(), token })
     }
 }
 
 pub(crate) fn router(api: ArtifactsApi) -> Router {
     Router::new()
+        .route("/artifacts", post(upload).layer(DefaultBodyLimit::disable()))
         .route("/artifacts/{artifact_id}", get(show))
         .route("/artifacts/{artifact_id}/content", get(content))
         .with_state(api)
@@ -75,6 +78,53 @@ pub(crate) struct ArtifactView {
     created_at: Timestamp,
     /// Where its content is.
     content_url: String,
+}
+
+/// What is given to a run.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct UploadParams {
+    /// Which run.
+    #[param(value_type = uuid::Uuid)]
+    run_id: RunId,
+    /// Its name within the run: the same name again is the next version.
+    name: String,
+    /// What it is; `application/octet-stream` unless given.
+    media_type: Option<String>,
+}
+
+/// Give a run something to use
+///
+/// The body is stored as it is, as an artifact of the run. It is untrusted, whoever gives it: what is in it may come from anywhere.
+#[utoipa::path(
+    post, path = "/v1/artifacts", tag = "artifacts", params(UploadParams),
+    request_body(content = serde_json::Value, content_type = "application/octet-stream", description = "The content"),
+    responses((status = 201, description = "It is stored, and the run knows of it", body = ArtifactView)),
+)]
+pub(crate) async fn upload(
+    User(principal): User,
+    State(api): State<ArtifactsApi>,
+    Params(params): Params<UploadParams>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let run_id = params.run_id;
+    if api.reads.run(&principal.tenant, run_id).await?.is_none() {
+        return Err(Problem::unknown_run(run_id).field("run_id"));
+    }
+    let artifact = api.store(&principal, &params, body).await?;
+    let cause = Cause { service: "ingress".into(), operator: Some(principal.name.clone()), ..Cause::default() };
+    let key = format!("api/{}", uuid::Uuid::now_v7());
+    let committed = api.engine.submit(run_id, Command::KeepArtifact(Box::new(artifact)), key, cause).await?;
+    let unknown =
+        || Problem::unavailable("artifact_unavailable", "the artifact is stored, and the run knows nothing of it");
+    let artifact = committed.state.artifacts.back().cloned().ok_or_else(unknown)?;
+    let created_at = committed.state.updated_at;
+    let (id, version) = (artifact.artifact_id, artifact.version);
+    let content_url = format!("/v1/artifacts/{id}/content?version={version}");
+    let location = format!("/v1/artifacts/{id}?version={version}");
+    let view = ArtifactView { artifact, run_id, created_at, content_url };
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
 }
 
 /// Look at an artifact
@@ -169,6 +219,40 @@ impl ArtifactsApi {
             .headers_mut()
             .insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
         Ok(response)
+    }
+
+    /// Has the artifact service store a content as it comes.
+    async fn store(&self, by: &Principal, params: &UploadParams, body: Body) -> Result<ArtifactRef, Problem> {
+        let query = [
+            ("tenant", by.tenant.to_string()),
+            ("run_id", params.run_id.to_string()),
+            ("name", params.name.clone()),
+            ("media_type", params.media_type.clone().unwrap_or_default()),
+        ];
+        let url = reqwest::Url::parse(&format!("{}/internal/artifacts", self.url));
+        let mut url = url.map_err(|error| Problem::internal(&error))?;
+        url.query_pairs_mut().extend_pairs(query);
+        let request = self.http.put(url).bearer_auth(self.token.expose());
+        let sent = request.body(reqwest::Body::wrap_stream(body.into_data_stream())).send().await;
+        let answer = sent.map_err(|error| unreachable(&error))?;
+        match answer.status() {
+            StatusCode::CREATED => answer.json().await.map_err(|error| unreachable(&error)),
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let words = "the content is larger than the artifact service takes";
+                let problem = Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", words);
+                Err(problem.remedy("keep it elsewhere, and give the run a link"))
+            }
+            StatusCode::BAD_REQUEST => {
+                let told: serde_json::Value = answer.json().await.unwrap_or_default();
+                let words = told.get("detail").and_then(serde_json::Value::as_str);
+                let words = words.unwrap_or("the artifact can't be named so");
+                Err(Problem::unprocessable("invalid_field", words).remedy("mend `name` or `media_type`"))
+            }
+            status => {
+                tracing::warn!(%status, "the artifact service stores nothing: is `internal_token` the same on both sides?");
+                Err(Problem::unavailable("artifact_unavailable", "the artifact service stores nothing at the moment"))
+            }
+        }
     }
 
     async fn find(&self, by: &Principal, artifact: &str, version: Option<u32>) -> Result<ArtifactRow, Problem> {

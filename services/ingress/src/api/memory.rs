@@ -350,7 +350,7 @@ pub(crate) struct AddParams {
         ("name" = String, Path, description = "The name of the document"),
         AddParams,
     ),
-    request_body(content = String, content_type = "text/markdown"),
+    request_body(content = serde_json::Value, content_type = "text/markdown", description = "The text, as it is"),
     responses((status = 200, description = "It is known from now on", body = DocumentView)),
 )]
 pub(crate) async fn add(

@@ -35,7 +35,7 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         standing::list, standing::revoke,
         tokens::list, tokens::create, tokens::revoke,
         audit::list, audit::export,
-        artifacts::show, artifacts::content,
+        artifacts::upload, artifacts::show, artifacts::content,
         cloudevents::publish,
         logs::logs, logs::metrics,
         costs::show, memory::list, memory::keep, memory::forget, memory::documents, memory::add, memory::drop_document, memory::skills,

@@ -168,6 +168,7 @@ impl Delivery<'_> {
             .or_else(|| self.text("/enterprise/slug"))
             .or_else(|| self.text("/installation/account/login"))
             .or_else(|| self.text("/sponsorship/sponsorable/login"))
+            .or_else(|| self.text("/security_advisory/ghsa_id"))
             .or_else(|| self.text("/sender/login"))
     }
 

@@ -1,6 +1,6 @@
 //! CloudEvents on NATS: `in.<tenant>.<source>.<type...>`.
 
-use bus::{Delivery, Outcome, Subject};
+use bus::{BATCH_MEDIA_TYPE, CloudEvent, CloudEventLimits, Delivery, Outcome, Subject, header};
 use kernel::TenantId;
 
 use super::{AcceptError, Inbound};
@@ -21,18 +21,45 @@ pub(crate) async fn handle(inbound: Inbound, delivery: Delivery) -> Outcome {
             Err(error) => Outcome::defer(chain(&error)),
         };
     }
-    let event = match delivery.cloud_event() {
-        Ok(event) => event,
-        Err(error) => return refuse(&delivery, error.to_string()),
+    let (events, mut wrong) = match events(&delivery) {
+        Ok(found) => found,
+        Err(reason) => return refuse(&delivery, reason),
     };
-    let traceparent = event.traceparent().or_else(|| delivery.traceparent());
-    match inbound.accept(&tenant, &source, &event, traceparent).await {
-        Ok(_) => Outcome::Ack,
-        Err(AcceptError::KeyTooLong(reason)) => refuse(&delivery, reason),
-        Err(error @ AcceptError::Reserved) => refuse(&delivery, error.to_string()),
-        Err(AcceptError::Store(error)) if error.is_transient() => Outcome::defer(chain(&error)),
-        Err(AcceptError::Store(error)) => Outcome::retry(chain(&error)),
+    for event in &events {
+        let traceparent = event.traceparent().or_else(|| delivery.traceparent());
+        match inbound.accept(&tenant, &source, event, traceparent).await {
+            Ok(_) => {}
+            Err(AcceptError::KeyTooLong(reason)) => wrong.push(named(&events, event, reason)),
+            Err(error @ AcceptError::Reserved) => wrong.push(error.to_string()),
+            // The whole message comes again; what is recorded by then is a duplicate.
+            Err(AcceptError::Store(error)) if error.is_transient() => return Outcome::defer(chain(&error)),
+            Err(AcceptError::Store(error)) => return Outcome::retry(chain(&error)),
+        }
     }
+    if wrong.is_empty() { Outcome::Ack } else { refuse(&delivery, wrong.join("; ")) }
+}
+
+/// The events of a message: one, or those of a batch, and what is wrong with the others.
+fn events(delivery: &Delivery) -> Result<(Vec<CloudEvent>, Vec<String>), String> {
+    let media_type = delivery.headers.get_any_case(header::CONTENT_TYPE).unwrap_or_default();
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case(BATCH_MEDIA_TYPE) {
+        return delivery.cloud_event().map(|event| (vec![event], Vec::new())).map_err(|error| error.to_string());
+    }
+    let batch = CloudEvent::decode_batch(&delivery.payload, &CloudEventLimits::default());
+    let (mut good, mut wrong) = (Vec::new(), Vec::new());
+    for (index, event) in batch.map_err(|error| error.to_string())?.into_iter().enumerate() {
+        match event {
+            Ok(event) => good.push(event),
+            Err(error) => wrong.push(format!("event {index} of the batch: {error}")),
+        }
+    }
+    Ok((good, wrong))
+}
+
+/// What is wrong with an event, which is named if there are others.
+fn named(all: &[CloudEvent], event: &CloudEvent, reason: String) -> String {
+    if all.len() == 1 { reason } else { format!("event `{}` of the batch: {reason}", event.id) }
 }
 
 fn address(subject: &str) -> Result<(TenantId, String), String> {

@@ -26,7 +26,20 @@ async fn storage(asked: Asked) -> String {
             "<script>alert(1)</script>"
         }
     };
+    let keep = |Query(query): Query<std::collections::HashMap<String, String>>, body: axum::body::Bytes| async move {
+        let kept = ArtifactRef {
+            artifact_id: ArtifactId::derive(query["run_id"].parse().unwrap(), &query["name"]),
+            name: query["name"].clone(),
+            version: 1,
+            digest: "d".into(),
+            bytes: body.len() as u64,
+            media_type: query["media_type"].clone(),
+            trust: Trust::Operator,
+        };
+        (StatusCode::CREATED, axum::Json(kept))
+    };
     let router = Router::new().route("/internal/artifacts/{id}", get(content));
+    let router = router.route("/internal/artifacts", axum::routing::put(keep));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -107,5 +120,30 @@ async fn without_the_artifact_service_the_description_stays() {
     let response = door.request(Method::GET, &format!("/v1/artifacts/{id}/content"), "viewer").send().await.unwrap();
     let (status, problem) = answer(response).await;
     assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("artifact_unavailable")));
+    door.close().await;
+}
+
+#[tokio::test]
+async fn what_a_person_gives_a_run_is_its_artifact_and_untrusted() {
+    let url = storage(Asked::default()).await;
+    let door = Door::open_with(|config| config.common.artifact_url = url).await;
+    let run = door.run().await;
+    let path = format!("/v1/artifacts?run_id={run}&name=plan.txt&media_type=text/plain");
+    for version in [1, 2] {
+        let request = door.request(Method::POST, &path, "user").body("x".repeat(2 * 1024 * 1024));
+        let (status, kept) = answer(request.send().await.unwrap()).await;
+        assert_eq!(status, StatusCode::CREATED, "{kept}");
+        assert_eq!(
+            (&kept["version"], &kept["trust"], &kept["bytes"]),
+            (&json!(version), &json!("untrusted"), &json!(2_097_152))
+        );
+        let shown = door.get(&format!("/v1/artifacts/{}", kept["artifact_id"].as_str().unwrap())).await;
+        assert_eq!((&shown["version"], &shown["run_id"]), (&json!(version), &json!(run)));
+    }
+    let (status, _) = answer(door.request(Method::POST, &path, "viewer").body("x").send().await.unwrap()).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let stranger =
+        door.http.post(format!("{}{path}", door.url)).bearer_auth("other-admin").body("x").send().await.unwrap();
+    assert_eq!(stranger.status(), StatusCode::NOT_FOUND);
     door.close().await;
 }

@@ -30,7 +30,11 @@ async fn a_live_run_is_revised_by_an_operator_and_keeps_who_did_what() {
     let (status, changed) = send(&door, Method::PATCH, &path, "operator", &patch).await;
     assert_eq!(status, StatusCode::OK, "{changed}");
     let shown = door.get(&path).await;
-    assert_eq!((&shown["objective"], &shown["budget"]["turns"]), (&json!("build and test"), &json!(7)), "{shown}");
+    assert_eq!(
+        (&shown["objective"]["text"], &shown["budget"]["turns"]),
+        (&json!("build and test"), &json!(7)),
+        "{shown}"
+    );
     assert_eq!(door.get("/v1/runs?q=and+test").await["items"][0]["objective"], "build and test", "lists show it too");
     let revised = door.events(id_of(&run["run_id"])).await;
     let revised = revised.iter().find(|event| event["type"] == "run.revised").unwrap();

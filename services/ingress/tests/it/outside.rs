@@ -147,6 +147,28 @@ async fn what_is_no_event_becomes_a_dead_letter_with_the_reason() {
 }
 
 #[tokio::test]
+async fn of_a_batch_on_nats_the_good_are_taken_and_the_others_told() {
+    let door = Door::open().await;
+    door.put_agent(KEEPER).await;
+    let mut extended = push("b2", "main");
+    extended.extensions.insert("partition".to_owned(), json!("seven"));
+    let batch = json!([push("b1", "main").to_json(), {"specversion": "1.0", "id": "x"}, extended.to_json()]);
+    let message = Outgoing::new(subject::in_("acme", "forge", "batch"), batch.to_string());
+    let message = message.header(header::CONTENT_TYPE, bus::BATCH_MEDIA_TYPE);
+    door.bus().publisher().publish(message).await.unwrap();
+    let letters = dead_letters(&door, 1).await;
+    assert!(
+        letters[0].reason.contains("event 1 of the batch") && letters[0].reason.contains("`source`"),
+        "{letters:?}"
+    );
+    eventually("both runs", || async { (runs(&door, "keeper").await.len() == 2).then_some(()) }).await;
+    let ingress = door.engine(Role::Ingress).await;
+    let kept = ingress.externals().record(&"acme".parse().unwrap(), "forge", &push("b2", "main"), None).await.unwrap();
+    assert_eq!((kept.is_new, &kept.event["partition"]), (false, &json!("seven")), "extensions are kept");
+    door.close().await;
+}
+
+#[tokio::test]
 async fn an_event_wakes_the_runs_that_wait_for_it() {
     let door = Door::open().await;
     let planner = door.engine(Role::Planner).await;

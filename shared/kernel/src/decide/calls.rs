@@ -50,7 +50,7 @@ impl Decider {
         if self.state.paused && !compensates && !broken(Mutant::StartsWhileHeld) {
             return Err(Rejection::Paused);
         }
-        if self.state.simulated && !broken(Mutant::ForkHasEffects) {
+        if self.state.simulated {
             return Err(Rejection::Simulated);
         }
         let call = self.call(start.call_id)?;

@@ -4,11 +4,12 @@ use jiff::Timestamp;
 
 use super::{Decider, Decision, begin};
 use crate::{
+    call::ArtifactRef,
     child::are_within,
     command::{AddMessage, ByOperator, ChangeBudget, CreateRun, Declassify, ForkRun, ReviseRun},
     event::{
-        ApprovalExpired, BudgetChanged, Ending, MessageAdded, Outcome, Rule, RunPaused, RunQueued, RunResumed,
-        RunRevised, Speaker, TimerPurpose, TimerSet, TrustDeclassified,
+        ApprovalExpired, ArtifactCreated, ArtifactUpdated, BudgetChanged, Ending, MessageAdded, Outcome, Rule,
+        RunPaused, RunQueued, RunResumed, RunRevised, Speaker, TimerPurpose, TimerSet, TrustDeclassified,
     },
     ids::{RunId, TimerId},
     mutants::{Mutant, broken},
@@ -171,6 +172,20 @@ impl Decider {
             return Err(Rejection::CannotVouch(problem));
         }
         self.emit(TrustDeclassified { text, from, trust: Trust::Trusted, by, reason });
+        Ok(())
+    }
+
+    /// Takes note of what somebody has given the run. Whoever that is: what is in it may come from anywhere.
+    pub(super) fn be_given(&mut self, artifact: &ArtifactRef) -> Result<(), Rejection> {
+        self.refuse_if_ending()?;
+        let known = self.state.artifacts.iter().find(|known| known.artifact_id == artifact.artifact_id);
+        let version = known.map_or(artifact.version, |known| artifact.version.max(known.version + 1));
+        let artifact = ArtifactRef { version, trust: Trust::Untrusted, ..artifact.clone() };
+        if version == 1 {
+            self.emit(ArtifactCreated { artifact });
+        } else {
+            self.emit(ArtifactUpdated { artifact });
+        }
         Ok(())
     }
 

@@ -70,6 +70,7 @@ pub fn decide(
         Command::Cancel(by) => decider.cancel(by),
         Command::ChangeBudget(change) => decider.change_budget(change),
         Command::Revise(revise) => decider.revise(revise),
+        Command::KeepArtifact(artifact) => decider.be_given(artifact),
         Command::Declassify(declassify) => decider.declassify(declassify),
         Command::DenyCall(deny) => decider.deny_call(deny),
         Command::AskApproval(approval) => decider.ask_approval(approval),
