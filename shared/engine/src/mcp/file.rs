@@ -312,7 +312,8 @@ fn problem(server: &McpServer) -> Option<Problem<'_>> {
                 let words = format!(
                     "`{path}` must be names with `/` between them, such as `items/*/id`; `*` is each item of a list"
                 );
-                Problem::new(path, words)
+                // An empty one stands nowhere that could be found.
+                Problem::new(if path.is_empty() { "tools" } else { path }, words)
             })
         })
 }
