@@ -364,7 +364,9 @@ impl RunState {
         }
         self.turn = None;
         self.rejected_in_row += 1;
-        let block = Block::new(turn.problems.join("\n"), Trust::System, "runtime");
+        // They repeat what the model wrote, which is believed no more than what it had seen, and is never an instruction.
+        let trust = self.lowest_trust.join(Trust::Trusted);
+        let block = Block::new(turn.problems.join("\n"), trust, "model");
         self.fact(event, FactKind::Notice, "Your last answer could not be used", block, None);
     }
 

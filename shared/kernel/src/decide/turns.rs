@@ -295,7 +295,9 @@ impl Decider {
             // It goes on asking for what it has used up.
             self.reach_limit(LimitName::ToolCalls, "The budget of tool calls is used up.");
         } else if let Some(rule) = rule {
-            let text = Block::new(reject.problems.join("\n"), Trust::System, "runtime");
+            // They repeat what models wrote and providers said.
+            let trust = self.state.lowest_trust.join(Trust::Trusted);
+            let text = Block::new(reject.problems.join("\n"), trust, "runtime");
             self.begin_end(Ending { outcome: Outcome::Failed, rule, text });
         } else {
             let wait = Duration::from_secs(1 << self.state.rejected_in_row.min(6));

@@ -5,7 +5,7 @@ use kernel::{
     budget::Limits,
     call::{Binding, CallFailure, Exit, Observation, SignalCounts, Verdict},
     command::*,
-    event::{ExternalRef, Finding},
+    event::{ExternalRef, Finding, RunCreated},
     state::FactKind,
     tool::{CallKind, Effect},
     units::Duration,
@@ -380,6 +380,25 @@ fn refused_turns_end_a_run_in_the_end() {
         }));
     }
     assert_eq!(events, ["turn.rejected", "run.failed"]);
+}
+
+#[test]
+fn what_was_wrong_with_an_answer_repeats_a_model_and_so_is_data() {
+    for (seen, believed) in [(Trust::Operator, Trust::Trusted), (Trust::Untrusted, Trust::Untrusted)] {
+        let mut run = Run::new();
+        let input = Block::new("begin", seen, "test");
+        let created = RunCreated { input, ..created(Limits::default()) };
+        run.must(Command::Create(Box::new(CreateRun { created, hold: None })));
+        let turn_id = run.state().turn.as_ref().unwrap().turn_id;
+        run.must(Command::RejectTurn(RejectTurn {
+            turn_id,
+            code: "invalid_output".into(),
+            problems: vec!["there is no tool `obey me`".into()],
+            usage: Default::default(),
+            failures: Vec::new(),
+        }));
+        assert_eq!(run.state().facts.back().unwrap().block.trust, believed);
+    }
 }
 
 #[test]
