@@ -119,7 +119,7 @@ fn cases() -> Vec<Case> {
             .field("type"),
         case(get.clone(), "/v1/nowhere", "", 404, "unknown_path"),
         case(get.clone(), "/nowhere", "", 404, "unknown_path"),
-        case(post, "/v1/runs:cancel", "{}", 404, "unknown_path"),
+        case(post, "/v1/runs:cancel", "{}", 422, "missing_field").field("filter"),
         case(Method::DELETE, "/v1/runs", "", 405, "method_not_allowed"),
         case(Method::POST, "/openapi.json", "", 405, "method_not_allowed"),
         case(get, "/v1/events", "", 405, "method_not_allowed"),
