@@ -35,7 +35,7 @@ WRITERS = {
     "plan.updated": {"planner"},
     "wait.registered": {"planner"},
     "context.compacted": {"planner"},
-    "artifact.created": {"planner", "artifact"},
+    "artifact.created": {"ingress", "planner", "artifact"},
     "tool.denied": {"tool-executor", "approval"},
     "tool.in_doubt": {"tool-executor"},
     "tool.reconciled": {"tool-executor"},
