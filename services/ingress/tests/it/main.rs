@@ -15,6 +15,7 @@ mod harness;
 mod hooks;
 mod lines;
 mod logs;
+mod memory;
 mod outside;
 mod reading;
 mod runs;
