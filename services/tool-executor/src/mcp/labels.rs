@@ -167,7 +167,7 @@ mod tests {
         // What the server adds later matters, and what it has taken away protects nobody.
         let sent = json!({"to": "a@example.com", "body": "hello", "bcc": "b@example.com"});
         assert!(matters(&mail, &["body"], &sent).contains(&"/bcc".to_owned()));
-        assert_eq!(matters(&mail, &["text"], &sent).len(), 3);
+        assert!(matters(&mail, &["text"], &sent).contains(&"/body".to_owned()));
         assert_eq!(matters(&mail, &["parts/*/gone"], &json!({"parts": [{"file": "x", "note": "y"}]})).len(), 2);
     }
 
