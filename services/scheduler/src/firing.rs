@@ -170,6 +170,7 @@ fn new_run(begin: &Begin, run: &ScheduledRun) -> NewRun {
         acceptance: Vec::new(),
         limits: run.budget.clone(),
         conversation_id: None,
+        roles: Vec::new(),
         metadata,
         trigger: None,
     }
