@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     call::ArtifactRef,
+    context::Summary,
     event::{Event, PlanStep},
     ids::{RunId, Seq},
     state::{Entry, Fact, FactKind, RunState},
@@ -47,6 +48,9 @@ pub struct Carried {
     pub facts: Vec<Fact>,
     /// What went before that, in excerpts.
     pub history: Vec<Entry>,
+    /// What went before that, in fewer words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Summary>,
     /// The plan.
     pub plan: Vec<PlanStep>,
     /// Its revision.
@@ -64,6 +68,7 @@ impl Carried {
         Self {
             facts: state.facts.iter().cloned().collect(),
             history: state.history.iter().cloned().collect(),
+            summary: state.summary.clone(),
             plan: state.plan.clone(),
             plan_revision: state.plan_revision,
             artifacts: state.artifacts.iter().cloned().collect(),
@@ -75,7 +80,8 @@ impl Carried {
     pub fn trusts(&self) -> impl Iterator<Item = Trust> {
         let facts = self.facts.iter().map(|fact| fact.block.trust);
         let history = self.history.iter().map(|entry| entry.block.trust);
-        facts.chain(history).chain(self.artifacts.iter().map(|artifact| artifact.trust))
+        let summary = self.summary.iter().map(|summary| summary.body.trust);
+        facts.chain(history).chain(summary).chain(self.artifacts.iter().map(|artifact| artifact.trust))
     }
 }
 
@@ -86,6 +92,11 @@ impl RunState {
         self.simulated = !effects;
         // The input is among them, if it was not seen yet.
         self.facts.clear();
+        if let Some(summary) = &carried.summary {
+            self.lowest_trust = self.lowest_trust.join(summary.body.trust);
+            // What is in the history comes after it.
+            self.summary = Some(Summary { upto: event.seq.saturating_sub(1), ..summary.clone() });
+        }
         for entry in &carried.history {
             self.push_history(Entry { seq: event.seq, ..entry.clone() });
         }

@@ -132,10 +132,9 @@ pub(crate) async fn list(
     Params(params): Params<DlqParams>,
 ) -> Result<Json<DlqResponse>, Problem> {
     let most = usize::try_from(page_size(params.limit)?).unwrap_or(usize::MAX);
-    if params.cursor.is_some_and(|cursor| i64::try_from(cursor).is_err()) {
-        return Err(Problem::bad_request("invalid_cursor", "the cursor is none")
-            .field("cursor")
-            .remedy("send `next` of the page before"));
+    if params.cursor.is_some_and(is_no_number) {
+        let problem = Problem::bad_request("invalid_cursor", "the cursor is none").field("cursor");
+        return Err(problem.remedy("send `next` of the page before"));
     }
     let filter = DlqFilter { consumer: params.consumer, subject: params.subject, ..DlqFilter::default() };
     let (letters, next) = found(&bus, &principal, &filter, most, params.cursor).await?;
@@ -153,6 +152,10 @@ pub(crate) async fn redrive(
     JsonBody(request): JsonBody<RedriveRequest>,
 ) -> Result<Json<RedriveResponse>, Problem> {
     let RedriveRequest { filter: RedriveFilter { seqs, consumer, subject }, dry_run, limit } = request;
+    if seqs.iter().flatten().copied().any(is_no_number) {
+        let problem = Problem::unprocessable("invalid_field", "there are no such numbers of dead letters");
+        return Err(problem.field("filter.seqs").remedy("`GET /v1/dlq` lists them"));
+    }
     let limit = limit.unwrap_or(MOST);
     if !(1..=MOST).contains(&limit) {
         return Err(Problem::unprocessable("invalid_field", format!("a limit of {limit} is out of bounds"))
@@ -170,6 +173,11 @@ pub(crate) async fn redrive(
     let done = bus.dlq_redrive(&filter).await.map_err(|error| unreadable(&error))?;
     tracing::info!(by = principal.name, redriven = done.redriven, failed = done.failed, "dead letters were redriven");
     Ok(Json(RedriveResponse { dry_run, seqs, redriven: done.redriven, failed: done.failed }))
+}
+
+/// Larger than the description of the API knows numbers.
+fn is_no_number(seq: u64) -> bool {
+    i64::try_from(seq).is_err()
 }
 
 /// Letters of the caller from a cursor on, and where the next page begins.

@@ -117,7 +117,7 @@ pub(crate) async fn fork(
     let state = api.known(&principal, id).await?;
     let turn = request.turn.unwrap_or(state.turns_opened);
     let key = idempotency_key(&headers)?;
-    let (fork, replayed) = api.claimed(&principal, key, &(id, turn, &request)).await?;
+    let (fork, replayed) = api.claimed(&principal, key, &(id, &request)).await?;
     let wanted = Wanted { fork, turn, effects: request.effects, message: request.message, limits: request.budget };
     let response = api.make(&principal, id, wanted).await?;
     Ok(forked(&response, replayed))
@@ -241,6 +241,8 @@ impl ForksApi {
         let committed = self.runs.fork(new).await?;
         let run_id = committed.state.run_id;
         let status = committed.state.status().as_str();
+        // Of one that was made before, as it was made.
+        let turn = committed.state.origin.map_or(turn, |origin| origin.turn);
         let stream_url = format!("/v1/runs/{run_id}/stream");
         Ok(ForkedResponse { run_id, status, stream_url, origin, turn, effects })
     }
