@@ -22,6 +22,8 @@ pub struct Config {
     pub segment_millis: u64,
     /// Bytes of raw output, of all calls, that may wait to be stored.
     pub archive_buffer_bytes: usize,
+    /// Days for which the logs of services are kept; 0 is for ever. Output of calls is kept as long as its run.
+    pub retain_logs_days: u64,
 }
 
 impl Default for Config {
@@ -33,6 +35,7 @@ impl Default for Config {
             segment_bytes: 1 << 20,
             segment_millis: 2000,
             archive_buffer_bytes: 32 << 20,
+            retain_logs_days: 30,
         }
     }
 }
@@ -46,5 +49,9 @@ impl AsRef<Common> for Config {
 impl Config {
     pub(crate) fn segment_age(&self) -> Duration {
         Duration::from_millis(self.segment_millis.max(10))
+    }
+
+    pub(crate) fn retain_logs(&self) -> Option<Duration> {
+        (self.retain_logs_days > 0).then(|| Duration::from_secs(self.retain_logs_days.saturating_mul(24 * 3600)))
     }
 }

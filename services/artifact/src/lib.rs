@@ -7,15 +7,18 @@
 //! | --- | --- |
 //! | where content is kept | `store.rs` |
 //! | how artifacts come in and out | `content.rs`, `names.rs` |
-//! | how raw output is kept | `archive.rs`, `segment.rs` |
+//! | how raw output is kept | `archive.rs`, `gather.rs`, `segment.rs` |
 //! | how raw output is read back | `signals.rs` |
 //! | how the logs of services are kept and read back | `logs/` |
+//! | what is removed, and when | `janitor.rs` |
 //! | who may ask | `auth.rs` |
 
 mod archive;
 mod auth;
 mod config;
 mod content;
+mod gather;
+mod janitor;
 mod logs;
 mod names;
 mod problem;
@@ -33,7 +36,8 @@ pub use config::Config;
 
 use archive::Keeper;
 use auth::Gate;
-use logs::LogArchive;
+use janitor::Janitor;
+use logs::LogKeeper;
 use store::Store;
 
 /// Why the artifact service could not start.
@@ -85,14 +89,16 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         Ok(removed) => tracing::info!(removed, "removed uploads that a crash had left behind"),
         Err(error) => tracing::warn!(%error, "could not look for uploads that a crash left behind"),
     }
-    let logs = LogArchive::new(store.clone(), engine.services(), config);
+    let janitor = Janitor { store: store.clone(), engine: engine.clone(), retain_logs: config.retain_logs() };
+    let stop = ctx.shutdown.stopping();
+    let logs = LogKeeper { store: store.clone(), services: engine.services() };
     let keeper = Keeper { store, segments: engine.segments(), tracer };
-    let (consuming, archive) = archive::start(&bus, keeper, logs, config, ctx.shutdown.stopping())?;
-    consuming.join().await;
-    // Nobody sends any more: what waited is stored or given back.
-    if let Err(error) = archive.await {
-        tracing::error!(%error, "the archive ended badly");
-    }
+    let keeping = archive::run(&bus, keeper, logs, config, stop.clone());
+    let cleaning = async {
+        janitor.run(stop).await;
+        Ok::<_, BusError>(())
+    };
+    futures::try_join!(keeping, cleaning)?;
     engine.drain().await;
     bus.drain().await?;
     Ok(())

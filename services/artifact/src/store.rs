@@ -155,6 +155,17 @@ impl Store {
         self.objects.get(&Path::from(key)).await?.bytes().await
     }
 
+    /// Removes the object of this key; one that is not there is removed already.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn remove_object(&self, key: &str) -> Result<(), object_store::Error> {
+        match self.objects.delete(&Path::from(key)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether the store answers.
     ///
     /// # Errors

@@ -5,30 +5,17 @@
 
 pub(crate) mod read;
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
-
-use bus::{Delivery, Subject};
+use bus::Delivery;
 use bytes::Bytes;
-use engine::{EngineError, ServiceSegment, Services};
+use engine::{ServiceSegment, Services};
 use kernel::{TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinSet,
+
+use crate::{
+    gather::{self, Answer, Keep, KeepError},
+    store::Store,
 };
-use tokio_util::sync::CancellationToken;
 
-use crate::{Config, archive::Answer, segment, store::Store};
-
-/// Messages that may wait for one another.
-const WAITING: usize = 1024;
-/// Services that are being stored at once.
-const STORING: usize = 4;
-/// How often the age of what waits is looked at.
-const LOOK: Duration = Duration::from_millis(100);
 /// Most bytes of the name of a service.
 const SERVICE_BYTES: usize = 128;
 
@@ -51,179 +38,55 @@ struct Indexed {
     lines: u32,
 }
 
-/// A message on its way into a piece.
-pub(crate) struct Incoming {
-    key: Key,
+/// A message, as it came.
+pub(crate) struct Message {
     seq: u64,
     at: Timestamp,
     payload: Bytes,
-    done: oneshot::Sender<Answer>,
-}
-
-/// What waits of one service.
-struct Waiting {
-    messages: Vec<(u64, Timestamp, Bytes)>,
-    bytes: usize,
-    since: Instant,
-    done: Vec<oneshot::Sender<Answer>>,
-}
-
-/// A piece was not stored.
-#[derive(Debug, thiserror::Error)]
-enum KeepError {
-    #[error("could not compress: {0}")]
-    Compress(#[from] std::io::Error),
-    #[error("could not store: {0}")]
-    Store(#[from] object_store::Error),
-    #[error("could not record: {0}")]
-    Record(#[from] EngineError),
-    #[error("could not write its index: {0}")]
-    Index(#[from] serde_json::Error),
-}
-
-/// Whose log a message is of, and a place to hear what became of it.
-pub(crate) fn incoming(delivery: &Delivery) -> Result<(Incoming, oneshot::Receiver<Answer>), &'static str> {
-    let Ok(Subject::Log { tenant, service }) = Subject::parse(&delivery.subject) else {
-        return Err("its subject is no log's");
-    };
-    if !(1..=SERVICE_BYTES).contains(&service.len()) || service.contains('\0') {
-        return Err("its subject names no service");
-    }
-    let tenant = tenant.parse().map_err(|_| "its subject names no tenant")?;
-    let (done, answer) = oneshot::channel();
-    let (seq, at, payload) = (delivery.stream_seq, delivery.published_at, delivery.payload.clone());
-    Ok((Incoming { key: (tenant, service), seq, at, payload, done }, answer))
-}
-
-/// Where messages go.
-pub(crate) fn channel() -> (mpsc::Sender<Incoming>, mpsc::Receiver<Incoming>) {
-    mpsc::channel(WAITING)
 }
 
 /// Stores pieces. Cheap to clone.
 #[derive(Clone)]
-struct Keeper {
-    store: Store,
-    services: Services,
+pub(crate) struct LogKeeper {
+    pub(crate) store: Store,
+    pub(crate) services: Services,
 }
 
-/// Gathers, and stores what is full or old.
-pub(crate) struct LogArchive {
-    keeper: Keeper,
-    segment_bytes: usize,
-    segment_age: Duration,
-    most_bytes: usize,
-    waiting: HashMap<Key, Waiting>,
-    bytes: usize,
-    storing: JoinSet<()>,
+/// Whose log a message is of, and what it says.
+pub(crate) fn read(delivery: &Delivery, tenant: &str, service: String) -> Result<(Key, Message), &'static str> {
+    if !(1..=SERVICE_BYTES).contains(&service.len()) || service.contains('\0') {
+        return Err("its subject names no service");
+    }
+    let tenant = tenant.parse().map_err(|_| "its subject names no tenant")?;
+    let (seq, at, payload) = (delivery.stream_seq, delivery.published_at, delivery.payload.clone());
+    Ok(((tenant, service), Message { seq, at, payload }))
 }
 
-impl LogArchive {
-    pub(crate) fn new(store: Store, services: Services, config: &Config) -> Self {
-        Self {
-            keeper: Keeper { store, services },
-            segment_bytes: config.segment_bytes.max(1),
-            segment_age: config.segment_age(),
-            most_bytes: config.archive_buffer_bytes,
-            waiting: HashMap::new(),
-            bytes: 0,
-            storing: JoinSet::new(),
-        }
+impl Keep for LogKeeper {
+    type Key = Key;
+    type Message = Message;
+
+    fn bytes(message: &Message) -> usize {
+        message.payload.len()
     }
 
-    /// Runs until nobody can send any more; once told to stop, nothing waits for a fuller piece.
-    pub(crate) async fn run(mut self, mut receive: mpsc::Receiver<Incoming>, stop: CancellationToken) {
-        let mut look = tokio::time::interval(LOOK);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                incoming = receive.recv(), if self.storing.len() < STORING => match incoming {
-                    Some(incoming) => self.take(incoming),
-                    None => break,
-                },
-                Some(_) = self.storing.join_next() => {}
-                _ = look.tick() => {
-                    let age = if stop.is_cancelled() { Duration::ZERO } else { self.segment_age };
-                    self.store_older_than(age);
-                }
-            }
-            metrics::gauge!("artifact_logs_waiting_bytes").set(self.bytes as f64);
-        }
-        self.store_older_than(Duration::ZERO);
-        while self.storing.join_next().await.is_some() {}
-    }
-
-    fn take(&mut self, incoming: Incoming) {
-        let Incoming { key, seq, at, payload, done } = incoming;
-        let fresh = || Waiting { messages: Vec::new(), bytes: 0, since: Instant::now(), done: Vec::new() };
-        let waiting = self.waiting.entry(key.clone()).or_insert_with(fresh);
-        self.bytes += payload.len();
-        waiting.bytes += payload.len();
-        waiting.messages.push((seq, at, payload));
-        waiting.done.push(done);
-        // Nobody waits for a fuller piece once the consumer is given no more messages.
-        if waiting.bytes >= self.segment_bytes || waiting.messages.len() >= WAITING / 2 {
-            self.store(&key);
-        } else if self.bytes > self.most_bytes {
-            let largest = self.waiting.iter().max_by_key(|(_, waiting)| waiting.bytes);
-            if let Some(key) = largest.map(|(key, _)| key.clone()) {
-                self.store(&key);
-            }
-        }
-    }
-
-    fn store_older_than(&mut self, age: Duration) {
-        let old = self.waiting.iter().filter(|(_, waiting)| waiting.since.elapsed() >= age);
-        for key in old.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.store(&key);
-        }
-    }
-
-    fn store(&mut self, key: &Key) {
-        let Some(waiting) = self.waiting.remove(key) else { return };
-        self.bytes -= waiting.bytes;
-        let (keeper, key) = (self.keeper.clone(), key.clone());
-        self.storing.spawn(async move { keeper.keep(key, waiting).await });
-    }
-}
-
-impl Keeper {
-    /// Stores what waits of a service, and answers everybody who waits for it.
-    async fn keep(&self, (tenant, service): Key, waiting: Waiting) {
-        let Waiting { messages, done, .. } = waiting;
-        let outcome = self.keep_piece(&tenant, &service, messages).await.map_err(|error| {
-            metrics::counter!("artifact_segment_failures_total").increment(1);
+    async fn keep(&self, (tenant, service): Key, messages: Vec<Message>) -> Answer {
+        self.keep_piece(&tenant, &service, messages).await.map_err(|error| {
             tracing::warn!(%tenant, service, %error, "a piece of a log could not be archived, trying again");
             error.to_string()
-        });
-        for waiting in done {
-            // Whoever does not wait any more gets the message again.
-            let _ = waiting.send(outcome.clone());
-        }
+        })
     }
+}
 
-    async fn keep_piece(
-        &self,
-        tenant: &TenantId,
-        service: &str,
-        mut messages: Vec<(u64, Timestamp, Bytes)>,
-    ) -> Result<(), KeepError> {
-        messages.sort_by_key(|(seq, at, _)| (*at, *seq));
-        let (Some((from_seq, from_at, _)), Some((to_seq, to_at, _))) = (messages.first(), messages.last()) else {
-            return Ok(());
-        };
-        let (from_seq, from_at, to_seq, to_at) = (*from_seq, *from_at, *to_seq, *to_at);
-        let written = tokio::task::spawn_blocking(move || -> Result<_, KeepError> {
-            let (plain, records) = write(&messages)?;
-            Ok((plain.len() as u64, records, segment::compress(&plain)?))
-        });
-        let (bytes, records, small) = written.await.map_err(std::io::Error::other)??;
+impl LogKeeper {
+    async fn keep_piece(&self, tenant: &TenantId, service: &str, mut messages: Vec<Message>) -> Result<(), KeepError> {
+        messages.sort_by_key(|message| (message.at, message.seq));
+        let place = |message: &Message| (message.seq, message.at);
+        let ends = messages.first().map(place).zip(messages.last().map(place));
+        let Some(((from_seq, from_at), (to_seq, to_at))) = ends else { return Ok(()) };
         let name = bus::subject::token(service);
         let object_key = format!("logs/{tenant}/{name}/{}-{from_seq}-{to_seq}.zst", from_at.as_microsecond());
-        metrics::counter!("artifact_segments_total").increment(1);
-        metrics::counter!("artifact_segment_raw_bytes_total").increment(bytes);
-        metrics::counter!("artifact_segment_stored_bytes_total").increment(small.len() as u64);
-        self.store.put_object(&object_key, Bytes::from(small)).await?;
+        let (bytes, records) = gather::put(&self.store, &object_key, move || Ok(write(&messages)?)).await?;
         let (tenant, service) = (tenant.clone(), service.to_owned());
         let segment = ServiceSegment { tenant, service, from_seq, to_seq, from_at, to_at, records, bytes, object_key };
         Ok(self.services.insert_segment(&segment).await?)
@@ -231,10 +94,10 @@ impl Keeper {
 }
 
 /// A piece as it is stored, and how many records it holds: a line that tells where everything stands, then a line a record.
-fn write(messages: &[(u64, Timestamp, Bytes)]) -> Result<(Vec<u8>, u64), serde_json::Error> {
+fn write(messages: &[Message]) -> Result<(Vec<u8>, u64), serde_json::Error> {
     let mut index = Index::default();
     let (mut body, mut records) = (Vec::new(), 0);
-    for (seq, at, payload) in messages {
+    for Message { seq, at, payload } in messages {
         let lines = signals::lines(payload);
         records += lines.len() as u64;
         index.messages.push(Indexed {
@@ -281,10 +144,8 @@ mod tests {
     #[test]
     fn every_record_is_found_where_it_stood() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let messages = vec![
-            (7, at(1), Bytes::from_static(b"{\"msg\":\"a\"}\n\nplain \xff\n")),
-            (9, at(2), Bytes::from_static(b"[\"x\",\"y\"]")),
-        ];
+        let message = |seq, at, text: &'static [u8]| Message { seq, at, payload: Bytes::from_static(text) };
+        let messages = [message(7, at(1), b"{\"msg\":\"a\"}\n\nplain \xff\n"), message(9, at(2), b"[\"x\",\"y\"]")];
         let (plain, count) = write(&messages).unwrap();
         let records = records(&plain).unwrap();
         let shown: Vec<_> = records.iter().map(|kept| (kept.seq, kept.index, kept.text.as_slice())).collect();

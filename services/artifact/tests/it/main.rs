@@ -6,3 +6,4 @@ mod archive;
 mod artifacts;
 mod common;
 mod logs;
+mod retention;
