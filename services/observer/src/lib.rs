@@ -91,7 +91,9 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let held = Held::default();
     ctx.serve(config.common.listen, partitions_route(engine.options().instance.clone(), held.clone())).await?;
 
-    let stop = ctx.shutdown.stopping();
+    // What is a task of its own must not outlive this: whoever is cut off says nothing more.
+    let stop = ctx.shutdown.stopping().child_token();
+    let _gone = stop.clone().drop_guard();
     let book = RuleBook::new(engine.agents(), config.limits());
     let desk = Desk::new(engine.clone(), book.clone());
     let teller = Teller::new(engine.clone(), ctx.tracer.clone());
