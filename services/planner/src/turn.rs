@@ -56,7 +56,7 @@ const COMMIT_WITHIN: Duration = Duration::from_secs(60);
 const PUT_OFF: u64 = 8;
 /// When to ask a check again that did not answer.
 const CHECK_AGAIN: Duration = Duration::from_secs(3);
-/// When to look again whether a tenant has a place for a turn.
+/// When to look again whether a tenant has a place for a turn; later each time.
 const QUEUED: Duration = Duration::from_millis(200);
 
 /// Takes turns.
@@ -190,8 +190,13 @@ impl Turns {
         }
         let Some(_seat) = self.gate.enter(&doorbell.tenant) else {
             metrics::counter!("planner_turns_queued_total").increment(1);
+            if delivery.delivered >= PUT_OFF {
+                return Ok(Outcome::Ack);
+            }
+            // Given back, since whoever waits here would take the place of others; at last it is left to the scheduler.
+            let doublings = u32::try_from(delivery.delivered.saturating_sub(1)).unwrap_or(u32::MAX);
             let reason = "the tenant has all the turns under way that it may have at once".to_owned();
-            return Ok(Outcome::Defer { after: Some(QUEUED), reason });
+            return Ok(Outcome::Retry { after: Some(QUEUED * 2_u32.saturating_pow(doublings)), reason });
         };
         match self.run(&doorbell).await {
             Ok(outcome) => Ok(outcome),
