@@ -14,8 +14,8 @@ use futures::StreamExt as _;
 const HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 /// The last block, with nothing in it.
 const LAST_BLOCK: [u8; 2] = [3, 0];
-/// What a flush adds at most to what a piece packs to.
-const SLACK: usize = 256;
+/// What a small piece may grow by, its flush included.
+const SLACK: usize = 1024;
 
 /// A gzip stream in the making.
 struct Packer {
@@ -35,17 +35,13 @@ impl Packer {
     /// The piece, packed. None if it can't be, which does not happen to pieces in memory.
     fn pack(&mut self, piece: &[u8]) -> Option<Vec<u8>> {
         let mut packed = self.head();
+        // Room for the worst case: what is flushed in several goes is not surely whole.
+        packed.reserve(piece.len() + piece.len() / 8 + SLACK);
         let mut compress = Compress::new(Compression::fast(), false);
-        let mut taken = 0;
-        loop {
-            packed.reserve((piece.len() - taken) / 2 + SLACK);
-            let before = compress.total_in();
-            compress.compress_vec(&piece[taken..], &mut packed, FlushCompress::Full).ok()?;
-            taken += usize::try_from(compress.total_in() - before).ok()?;
-            // Room that was left says that the flush is done.
-            if taken == piece.len() && packed.len() < packed.capacity() {
-                break;
-            }
+        compress.compress_vec(piece, &mut packed, FlushCompress::Full).ok()?;
+        let is_whole = u64::try_from(piece.len()).is_ok_and(|bytes| compress.total_in() == bytes);
+        if !is_whole || packed.len() == packed.capacity() {
+            return None;
         }
         self.crc.update(piece);
         Some(packed)
