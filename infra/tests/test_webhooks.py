@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 from local import octokit
-from tests.test_mcp import PARTS, built
+from .test_mcp import PARTS, built
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
