@@ -82,8 +82,9 @@ async fn a_scheduler_that_stops_gives_its_timers_back() {
     let run = sleeps(&system, 1500).await;
     let timers = system.planner.timers();
     system.until("claim", async || timers.next_due().await.unwrap().is_none().then_some(())).await;
+    // On a busy machine it may be due before that one has stopped, which then still fires it; otherwise the other one can
+    // only have it, an hour before the claim ends, if it was given back.
     first.stop().await.unwrap();
-    assert!(timers.next_due().await.unwrap().is_some(), "anybody may have it");
     let second = system.scheduler(|_| {}).await;
     lateness(&system, run).await;
     second.stop().await.unwrap();
