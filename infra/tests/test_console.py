@@ -108,6 +108,7 @@ class Console(unittest.TestCase):
             raise unittest.SkipTest(str(problem))
         from playwright.sync_api import expect, sync_playwright
 
+        expect.set_options(timeout=20_000)
         cls.expect = staticmethod(expect)
         cls.outside = Outside()
         cls.addClassCleanup(cls.outside.server.shutdown)
@@ -169,7 +170,7 @@ class Console(unittest.TestCase):
         return self.api.post("/v1/runs", {"agent": agent, "input": f"Go, {agent}."})["run_id"]
 
     def wait(self, run, status):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while self.api.run(run)["status"] != status:
             self.assertLess(time.monotonic(), deadline, self.api.run(run))
             time.sleep(0.05)
