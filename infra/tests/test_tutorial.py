@@ -31,7 +31,7 @@ class Tutorial(unittest.TestCase):
         played = subprocess.run(["bash", "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
         said = played.stdout + played.stderr
         self.assertEqual(played.returncode, 0, said[-4000:])
-        for expected in (r"starts reviewer", r"done +review\.post", r"● completed", r"(?s)run\.completed.*github\.pull_request\.opened"):
+        for expected in (r"starts +reviewer", r"done +review\.post", r"● completed", r"(?s)run\.completed.*github\.pull_request\.opened"):
             self.assertRegex(said, expected)
 
 
