@@ -14,13 +14,13 @@ use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::config::{Common, ConfigError, Settings};
 use crate::health::Health;
 use crate::http::{ServeError, http_server};
-use crate::shutdown::{Drained, Shutdown};
+use crate::shutdown::{Drained, KillOnDrop, Shutdown};
 use crate::telemetry::{Telemetry, TelemetryError, Tracer};
 use crate::{EX_FAILURE, EX_OK, EX_TEMPFAIL, EX_USAGE, metrics};
 
@@ -55,7 +55,7 @@ pub struct Running {
     listening: watch::Receiver<Option<SocketAddr>>,
     task: JoinHandle<Option<Result<(), RunError>>>,
     ended: CancellationToken,
-    _kill: DropGuard,
+    _kill: KillOnDrop,
 }
 
 /// How a service failed.

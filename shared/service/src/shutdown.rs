@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -36,6 +36,16 @@ struct Inner {
 #[must_use]
 pub struct InFlight {
     _token: TaskTrackerToken,
+}
+
+/// Cuts everything off when dropped, what only listens for an ordered end too: consumers are tasks of their own.
+#[derive(Debug)]
+pub(crate) struct KillOnDrop(Shutdown);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
 }
 
 /// How a drain ended.
@@ -147,13 +157,14 @@ impl Shutdown {
 
     /// Cuts everything off at once, as a crash would.
     pub fn kill(&self) {
-        for token in [&self.inner.draining, &self.inner.stopping, &self.inner.closing, &self.inner.cut_off] {
+        // The cut comes first: nothing takes this for the beginning of an ordered end.
+        for token in [&self.inner.cut_off, &self.inner.draining, &self.inner.stopping, &self.inner.closing] {
             token.cancel();
         }
     }
 
     /// Cuts everything off when dropped.
-    pub(crate) fn kill_on_drop(&self) -> DropGuard {
-        self.cut_off().drop_guard()
+    pub(crate) fn kill_on_drop(&self) -> KillOnDrop {
+        KillOnDrop(self.clone())
     }
 }

@@ -51,7 +51,7 @@ impl Collector {
     pub async fn spans(&mut self, count: usize) -> HashMap<String, Received> {
         let mut spans = HashMap::new();
         while spans.len() < count {
-            let next = tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await;
+            let next = tokio::time::timeout(Duration::from_secs(60), self.received.recv()).await;
             let next = next.unwrap_or_else(|_| panic!("{count} spans, not only {spans:?}")).unwrap();
             spans.insert(next.span.name.clone(), next);
         }

@@ -22,7 +22,7 @@ use crate::collector::Collector;
 use crate::http::{get, request};
 
 const KIND: &str = "SERVICE_TEST_CHILD";
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 const RUN: [u8; 16] = [7; 16];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -241,7 +241,10 @@ async fn a_dropped_service_is_cut_off_like_a_crash() {
         std::future::pending::<Result<(), Failure>>().await
     })
     .unwrap();
+    let stopping = running.shutdown().stopping();
     drop(running);
     let ended = tokio::time::timeout(DEADLINE, receiver).await.expect("cut off");
     assert!(ended.is_err(), "its work was dropped, not finished");
+    // What goes on in tasks of its own, such as a consumer, hears of it by this.
+    assert!(stopping.is_cancelled(), "it takes nothing new");
 }
