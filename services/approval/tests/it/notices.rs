@@ -83,8 +83,8 @@ async fn people_are_reminded_once_and_others_are_told_and_nobody_of_what_is_deci
         config.notify_secret = "secret".into();
         config.escalate_url = format!("http://{other_addr}/ask");
         config.escalate_secret = "another".into();
-        config.remind_seconds = 1;
-        config.escalate_seconds = 2;
+        config.remind_seconds = 3;
+        config.escalate_seconds = 6;
     };
     // Of two instances, one tells each.
     let (first, second) = (system.approval(set_up).await, system.approval(set_up).await);

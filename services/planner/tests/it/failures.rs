@@ -87,15 +87,12 @@ async fn stand_in(script: Vec<Does>) -> StandIn {
 }
 
 fn models() -> Models {
-    let remote = RemoteOptions {
-        first: Duration::from_millis(300),
-        between: Duration::from_millis(200),
-        ..RemoteOptions::default()
-    };
+    let remote =
+        RemoteOptions { first: Duration::from_secs(3), between: Duration::from_secs(2), ..RemoteOptions::default() };
     let options = ModelsOptions {
         scenarios: PathBuf::new(),
         recordings: PathBuf::new(),
-        retry_within: Duration::from_millis(1200),
+        retry_within: Duration::from_secs(5),
         remote,
     };
     Models::new(options, Prices::shipped().unwrap())

@@ -140,7 +140,7 @@ fn prompt() -> Prompt {
 }
 
 fn provider(name: &str, url: &str) -> RemoteProvider {
-    let options = RemoteOptions { between: Duration::from_millis(300), ..RemoteOptions::default() };
+    let options = RemoteOptions { between: Duration::from_secs(2), ..RemoteOptions::default() };
     let name: ModelName = name.parse().unwrap();
     RemoteProvider::open(&name, Some(url), &options, |_| Some("sk-test".to_owned())).unwrap()
 }

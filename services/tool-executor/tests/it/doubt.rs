@@ -9,7 +9,7 @@ use crate::house::House;
 use crate::server::{Plan, Server};
 
 async fn house(server: &Server, probe: bool) -> House {
-    House::new(&[], &[("x.do", server.effect_tool("x.do", "1s", probe))], "{}").await
+    House::new(&[], &[("x.do", server.effect_tool("x.do", "2s", probe))], "{}").await
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ async fn answer_one(mut socket: TcpStream, answer: Vec<u8>, then: Then) {
 
 fn tool(name: &str, at: SocketAddr, more: &str) -> (String, String) {
     let yaml = format!(
-        "name: {name}\ndescription: Looks.\neffect: read\nidempotent: true\ntimeout: 1s\nretry: {{ attempts: 1 }}\n\
+        "name: {name}\ndescription: Looks.\neffect: read\nidempotent: true\ntimeout: 3s\nretry: {{ attempts: 1 }}\n\
          input: {{ type: object, additionalProperties: false, properties: {{}} }}\n\
          run: {{ http: {{ method: GET, url: \"http://{at}/x\", allow_private: true{more} }} }}\n"
     );

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tool_executor::Config;
 
 /// How long anything may take.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 pub struct House {
     pub stack: TestStack,

@@ -21,7 +21,7 @@ use service::Running;
 
 use crate::house::House;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const SESSION: &str = "mcp-session-id";
 
 /// What is answered to the next call of a tool, instead of its result.

@@ -138,7 +138,7 @@ async fn a_slow_handler_keeps_its_message() {
         async move {
             seen.add("begun");
             // Three times as long as the server waits without a word.
-            tokio::time::sleep(Duration::from_secs(3)).await;
+            tokio::time::sleep(Duration::from_secs(6)).await;
             seen.add("done");
             Ok(Outcome::Ack)
         }

@@ -106,7 +106,7 @@ async fn what_is_delivered_again_is_passed_over_and_can_still_be_acknowledged() 
     let consumer = format!("observer-{partition}");
     let mut pull = follow(&bus, partition).await;
     let first = read_through(&mut pull, 0).await;
-    // Nothing is acknowledged, so the server delivers it again after a second; it doesn't show.
+    // Nothing is acknowledged, so the server delivers it again after a while; it doesn't show.
     until("a redelivery", async || {
         let quiet = tokio::time::timeout(Duration::from_millis(300), pull.next()).await;
         assert!(quiet.is_err(), "a message was handed out twice");

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
 /// How long anything may take before a test fails. Long, since the machine may be busy; nothing waits for it.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits for the event itself, and fails if it doesn't come.
 pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
@@ -82,7 +82,7 @@ pub async fn settled(bus: &Bus, consumer: &str) {
     .await;
 }
 
-/// A bus whose consumers hear of a silent worker after a second, so that tests of it are quick.
+/// A bus whose consumers hear of a silent worker after two seconds, so that tests of it are quick.
 pub async fn impatient() -> TestBus {
     TestBus::start_with(impatient_topology()).await.unwrap()
 }
@@ -90,7 +90,7 @@ pub async fn impatient() -> TestBus {
 pub fn impatient_topology() -> Topology {
     let mut topology = testing::topology();
     for consumer in &mut topology.consumers {
-        consumer.ack_wait = Duration::from_secs(1);
+        consumer.ack_wait = Duration::from_secs(2);
     }
     topology
 }

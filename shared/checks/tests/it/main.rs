@@ -22,7 +22,7 @@ fn check(name: &str, url: Option<String>, responder: Option<&str>) -> PointCheck
         secret: url.as_ref().map(|_| "secret:DESK".to_owned()),
         url,
         responder: responder.map(str::to_owned),
-        timeout: Duration::from_secs(2),
+        timeout: Duration::from_secs(20),
         default: NoAnswer::Deny,
     }
 }

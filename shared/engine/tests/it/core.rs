@@ -264,7 +264,7 @@ async fn committed_events_are_published_once_and_swept_if_not() {
     stack.bus().flush().await.unwrap();
     let run = new_run(&engine).await;
     let message =
-        tokio::time::timeout(Duration::from_secs(5), futures::StreamExt::next(&mut heard)).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), futures::StreamExt::next(&mut heard)).await.unwrap().unwrap();
     assert_eq!(message.subject, format!("evt.run.created.default.{run}"));
     assert_eq!(message.msg_id(), Some(format!("{run}-1").as_str()));
     let event = message.cloud_event().unwrap();
@@ -369,5 +369,5 @@ async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) -> T
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), search).await.expect("it never came")
+    tokio::time::timeout(Duration::from_secs(60), search).await.expect("it never came")
 }

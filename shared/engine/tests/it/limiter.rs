@@ -8,8 +8,8 @@ use kernel::Role;
 
 const BREAKER: BreakerOptions = BreakerOptions {
     threshold: 3,
-    first: Duration::from_millis(200),
-    most: Duration::from_secs(2),
+    first: Duration::from_secs(2),
+    most: Duration::from_secs(20),
     probe: Duration::from_secs(30),
 };
 
@@ -81,8 +81,8 @@ async fn what_is_taken_of_a_minute_is_shared_and_owed() {
     );
     let owed = two.charge("tokens/openai", 1000, 700).await.unwrap();
     // 1,500 of 1,000 a minute: 500 too many, which is half a minute.
-    assert!(owed > Duration::from_secs(28) && owed <= Duration::from_secs(30), "{owed:?}");
-    assert!(one.debt("tokens/openai", 1000).await.unwrap() > Duration::from_secs(20), "whoever asks is told");
+    assert!(owed > Duration::from_secs(20) && owed <= Duration::from_secs(30), "{owed:?}");
+    assert!(one.debt("tokens/openai", 1000).await.unwrap() > Duration::from_secs(10), "whoever asks is told");
     assert_eq!(one.debt("tokens/other", 1000).await.unwrap(), Duration::ZERO);
     stack.close().await.unwrap();
 }

@@ -18,5 +18,5 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) 
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), search).await.expect("it never came")
+    tokio::time::timeout(Duration::from_secs(60), search).await.expect("it never came")
 }
