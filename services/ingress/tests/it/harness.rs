@@ -20,7 +20,7 @@ use service::{Common, Running};
 use sha2::{Digest, Sha256};
 
 /// How long anything may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent without anything special.
 pub const HELPER: &str = "

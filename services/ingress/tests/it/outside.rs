@@ -301,7 +301,7 @@ async fn executors_hear_of_every_event_however_it_came() {
     let mut resources = std::collections::BTreeSet::new();
     while resources.len() < 2 {
         let next = futures::StreamExt::next(&mut heard);
-        let message = tokio::time::timeout(std::time::Duration::from_secs(20), next).await.unwrap().unwrap();
+        let message = tokio::time::timeout(crate::harness::PATIENCE, next).await.unwrap().unwrap();
         let told: Value = message.json().unwrap();
         assert_eq!(told["tenant"], "acme");
         resources.insert(told["resource"].as_str().unwrap().to_owned());

@@ -121,7 +121,7 @@ async fn a_run_is_running_while_a_planner_holds_its_turn() {
     let planner = door.engine(Role::Planner).await;
     let turn = planner.load(run).await.unwrap().unwrap().turn.clone().unwrap().turn_id;
     let lease =
-        planner.leases().acquire(&format!("turn/{turn}"), "test", Duration::from_secs(10)).await.unwrap().unwrap();
+        planner.leases().acquire(&format!("turn/{turn}"), "test", Duration::from_secs(60)).await.unwrap().unwrap();
     let shown = door.get(&format!("/v1/runs/{run}")).await;
     assert_eq!((&shown["status"], &shown["turn"]["running"]), (&json!("running"), &json!(true)));
     assert_eq!(door.get("/v1/runs?status=running").await["items"][0]["run_id"], json!(run));

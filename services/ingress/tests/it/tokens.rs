@@ -68,7 +68,7 @@ async fn an_open_stream_ends_when_its_token_is_revoked() {
     assert!(door.request(Method::DELETE, &path, "admin").send().await.unwrap().status().is_success());
     // Sooner than the stream would look by itself.
     let end = async { while let Some(Ok(_)) = stream.next().await {} };
-    tokio::time::timeout(Duration::from_secs(20), end).await.expect("the stream ends");
+    tokio::time::timeout(Duration::from_secs(25), end).await.expect("the stream ends");
     door.close().await;
 }
 

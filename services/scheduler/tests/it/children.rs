@@ -167,7 +167,8 @@ async fn the_end_of_a_run_reaches_fifty_below_it() {
     system.until("the end of all", async || system.all_are(&[root], Status::Cancelled).await).await;
     let took = begun.elapsed();
     println!("fifty runs ended {took:?} after their root was cancelled");
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    // Far more than it takes: the machine may be busy with other tests.
+    assert!(took < Duration::from_secs(30), "{took:?}");
     assert!(system.all_are(&tree, Status::Cancelled).await.is_some());
     for state in under_way {
         let late = Block::new("late", Trust::Operator, "model:test");

@@ -17,7 +17,7 @@ use scheduler::Config;
 use service::{Common, Running};
 
 /// Longest wait for anything.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A system with the doors that the tests need.
 pub struct System {

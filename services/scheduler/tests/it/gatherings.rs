@@ -94,7 +94,7 @@ async fn a_batch_is_one_run_with_all_its_events() {
 #[tokio::test]
 async fn a_debounce_starts_after_the_last_event_and_not_before() {
     let system = System::new().await;
-    let trigger = Trigger::new(&system, "    debounce: { quiet: 600ms, at_most: 1h }\n").await;
+    let trigger = Trigger::new(&system, "    debounce: { quiet: 3s, at_most: 1h }\n").await;
     let running = system.scheduler(|_| {}).await;
     let mut last = trigger.event("0", "acme/widget").await;
     for number in 1..6 {
@@ -136,7 +136,7 @@ async fn no_more_runs_are_under_way_than_may_and_two_schedulers_agree() {
 #[tokio::test]
 async fn a_throttle_lets_so_many_start_and_the_others_wait_their_turn() {
     let system = System::new().await;
-    let trigger = Trigger::new(&system, "    throttle: { runs: 2, per: 1s }\n    key: \"'all'\"\n").await;
+    let trigger = Trigger::new(&system, "    throttle: { runs: 2, per: 3s }\n    key: \"'all'\"\n").await;
     for number in 0..4 {
         trigger.event(&number.to_string(), &format!("acme/{number}")).await;
     }
@@ -144,7 +144,8 @@ async fn a_throttle_lets_so_many_start_and_the_others_wait_their_turn() {
     let mut runs = trigger.until(4).await;
     runs.sort_by_key(|run| run.created_at);
     let between = |early: usize, late: usize| runs[late].created_at.duration_since(runs[early].created_at).as_millis();
-    assert!(between(0, 2) >= 990 && between(1, 3) >= 990, "{} {}", between(0, 2), between(1, 3));
+    // What counts is when each was begun; on a busy machine the run itself comes a little later.
+    assert!(between(0, 2) >= 1_500 && between(1, 3) >= 1_500, "{} {}", between(0, 2), between(1, 3));
     running.stop().await.unwrap();
     system.close().await;
 }
@@ -156,7 +157,7 @@ async fn what_a_scheduler_claimed_and_did_not_finish_is_begun_by_another_under_t
     let gathered = trigger.event("1", "acme/widget").await;
     // As one leaves it that dies after the claim.
     let gatherings = system.ingress.gatherings();
-    let claimed = gatherings.claim_due(Timestamp::now(), 10, Duration::from_millis(700)).await.unwrap();
+    let claimed = gatherings.claim_due(Timestamp::now(), 10, Duration::from_secs(2)).await.unwrap();
     assert_eq!(claimed.len(), 1);
     assert!(gatherings.claim_due(Timestamp::now(), 10, Duration::from_secs(1)).await.unwrap().is_empty());
     let running = system.scheduler(|_| {}).await;
