@@ -1,7 +1,8 @@
 //! Who did what, when, from where, on what evidence: every call that changes something, once it was answered or refused.
 //!
 //! An answer to an act of authority waits until the entry is kept; what is done by the thousand (runs, messages, actions) is
-//! entered behind the answer. If the database fails in between, the entry is tried until it is there.
+//! entered behind the answer. If the database fails in between, the entry is tried until it is there. Whoever hangs up before the
+//! answer is entered all the same: the act may be done.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,6 +31,8 @@ const KEPT_WITHIN: Duration = Duration::from_secs(5);
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How long the last entries are tried for when the service ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How it ended for a caller who did not wait for the answer.
+const ABANDONED: &str = "abandoned";
 /// Most bytes of what a caller says of itself.
 const HEADER_BYTES: usize = 256;
 
@@ -50,21 +53,48 @@ struct Pending {
 }
 
 impl Audit {
-    /// The taker, and the task that keeps what it takes until it is stopped and all is kept.
+    /// The taker, and the task that keeps what it takes until nobody has a taker any more and all is kept. Once it is stopped,
+    /// a database that takes nothing is tried for a last while only.
     pub(crate) fn new(trail: AuditTrail, stop: CancellationToken) -> (Self, impl Future<Output = ()>) {
         let (entries, pending) = mpsc::channel(QUEUE);
         (Self { entries }, keep(trail, pending, stop))
     }
 
-    async fn take(&self, entry: AuditEntry, wait: bool) {
+    /// Has a place for one entry; none if nobody keeps any.
+    async fn room(&self, action: &str) -> Option<mpsc::Permit<'_, Pending>> {
+        let room = self.entries.reserve().await;
+        room.inspect_err(|_| tracing::error!(action, "an act is not in the audit trail: this instance has ended")).ok()
+    }
+}
+
+/// An act that is not entered yet. If whoever waits for its answer goes away, it is entered as it is.
+struct Open<'a> {
+    audit: &'a Audit,
+    act: Option<Act>,
+}
+
+impl Open<'_> {
+    async fn end(mut self, outcome: String, evidence: Option<Value>) {
+        let Some(action) = self.act.as_ref().map(|act| act.action.clone()) else { return };
+        let room = self.audit.room(&action).await;
+        let (Some(act), Some(room)) = (self.act.take(), room) else { return };
+        let wait = act.is_of_authority;
         let (kept, is_kept) = oneshot::channel();
-        let action = entry.action.clone();
-        if self.entries.send(Pending { entry, kept }).await.is_err() {
-            tracing::error!(action, "an act is not in the audit trail: this instance has ended");
-            return;
-        }
-        if wait && tokio::time::timeout(KEPT_WITHIN, is_kept).await.is_err() {
+        room.send(Pending { entry: act.entry(outcome, evidence), kept });
+        if wait && !matches!(tokio::time::timeout(KEPT_WITHIN, is_kept).await, Ok(Ok(()))) {
             tracing::warn!(action, "an act was answered before it was in the audit trail");
+        }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let Some(act) = self.act.take() else { return };
+        let entry = act.entry(ABANDONED.to_owned(), None);
+        let (kept, _) = oneshot::channel();
+        if let Err(error) = self.audit.entries.try_send(Pending { entry, kept }) {
+            let (mpsc::error::TrySendError::Full(pending) | mpsc::error::TrySendError::Closed(pending)) = error;
+            tracing::error!(entry = ?pending.entry, "an act is not in the audit trail");
         }
     }
 }
@@ -72,18 +102,18 @@ impl Audit {
 async fn keep(trail: AuditTrail, mut pending: mpsc::Receiver<Pending>, stop: CancellationToken) {
     let mut batch = Vec::with_capacity(BATCH);
     loop {
-        let got = tokio::select! {
-            biased;
-            got = pending.recv_many(&mut batch, BATCH) => got,
-            () = stop.cancelled() => 0,
-        };
-        if got == 0 {
+        // Requests are answered, and entered, after the stop: the end is when the last of them has dropped its sender.
+        if pending.recv_many(&mut batch, BATCH).await == 0 {
             return;
         }
         let entries: Vec<_> = batch.iter().map(|pending| pending.entry.clone()).collect();
         let mut wait = TRY_AGAIN.0;
         let mut left = LAST_WORDS;
         while let Err(error) = trail.add(&entries).await {
+            if !error.is_transient() {
+                add_one_by_one(&trail, &entries).await;
+                break;
+            }
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 entries = entries.len(),
@@ -106,14 +136,27 @@ async fn keep(trail: AuditTrail, mut pending: mpsc::Receiver<Pending>, stop: Can
     }
 }
 
+/// Adds what can be added of a batch that the database refuses: one entry that it can't take is not to keep out the others.
+async fn add_one_by_one(trail: &AuditTrail, entries: &[AuditEntry]) {
+    for entry in entries {
+        if let Err(error) = trail.add(std::slice::from_ref(entry)).await {
+            tracing::error!(error = &error as &dyn std::error::Error, ?entry, "this act is not in the audit trail");
+            metrics::counter!("ingress_audit_failures_total").increment(1);
+        }
+    }
+}
+
 /// Enters what changes something.
 pub(crate) async fn record(State(audit): State<Audit>, request: Request, next: Next) -> Response {
     let Some(act) = Act::of(&request) else { return next.run(request).await };
+    let mut open = Open { audit: &audit, act: Some(act) };
     let response = next.run(request).await;
-    if let Some(outcome) = outcome(&response) {
-        let evidence = response.extensions().get::<Evidence>().map(|evidence| evidence.0.clone());
-        let wait = act.is_of_authority;
-        audit.take(act.entry(outcome, evidence), wait).await;
+    match outcome(&response) {
+        Some(outcome) => {
+            let evidence = response.extensions().get::<Evidence>().map(|evidence| evidence.0.clone());
+            open.end(outcome, evidence).await;
+        }
+        None => open.act = None,
     }
     response
 }
@@ -202,7 +245,9 @@ fn outcome(response: &Response) -> Option<String> {
     if status.is_success() {
         return Some("done".to_owned());
     }
-    let refused = [StatusCode::FORBIDDEN, StatusCode::CONFLICT, StatusCode::GONE].contains(&status);
+    // Of what failed here nobody knows whether it was done before that.
+    let refused =
+        [StatusCode::FORBIDDEN, StatusCode::CONFLICT, StatusCode::GONE].contains(&status) || status.is_server_error();
     let code = response.extensions().get::<ProblemCode>().map(|code| code.0.clone());
     refused.then(|| code.unwrap_or_else(|| status.as_str().to_owned()))
 }

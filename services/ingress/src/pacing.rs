@@ -15,6 +15,9 @@ use crate::problem::Problem;
 /// Callers that are remembered; when there are more, those that have not called for a while are forgotten.
 const CALLERS: usize = 10_000;
 
+/// Most bytes of a path that are remembered: a hook's is shorter.
+const PATH_BYTES: usize = 128;
+
 /// Counts requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pacing {
@@ -75,7 +78,8 @@ pub(crate) async fn pace(State(pacing): State<Pacing>, request: Request, next: N
     }
     let caller = match request.extensions().get::<Principal>() {
         Some(principal) => format!("{}/{}", principal.tenant, principal.name),
-        None => request.uri().path().to_owned(),
+        // Anybody may make one up, of any length.
+        None => kernel::excerpt(request.uri().path(), PATH_BYTES),
     };
     let left = pacing.take(&caller, Instant::now());
     let mut response = match left.wait {

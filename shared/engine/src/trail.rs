@@ -8,8 +8,12 @@ use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
+    externals::{lock_keys, lock_name},
     reads::row::{Cells, instant, micros},
 };
+
+/// Stands where the names of other locks have a tenant; no tenant is named so.
+const LOCK: &str = "";
 
 /// Something that somebody did, or tried to.
 #[derive(Clone, Debug)]
@@ -109,7 +113,8 @@ impl AuditTrail {
         Self { pool }
     }
 
-    /// Adds entries, all or none.
+    /// Adds entries, all or none. Whoever has read one has read all with a lower position, or could have: they are added one
+    /// after the other, whoever adds them, so that none turns up behind a reader.
     ///
     /// # Errors
     /// When Postgres does not do it.
@@ -122,6 +127,9 @@ impl AuditTrail {
                 "evidence": entry.evidence,
             })
         });
+        let adding = || pg("adding to the audit trail");
+        let mut transaction = self.pool.begin().await.map_err(adding())?;
+        lock_keys(&mut transaction, &[lock_name(LOCK, "audit")]).await?;
         sqlx::query(
             "insert into audit (id, at, tenant, actor, roles, token_id, action, resource, outcome, address, forwarded,
                                 user_agent, evidence)
@@ -132,10 +140,10 @@ impl AuditTrail {
              on conflict do nothing",
         )
         .bind(Json(documents.collect::<Vec<_>>()))
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await
-        .map_err(pg("adding to the audit trail"))?;
-        Ok(())
+        .map_err(adding())?;
+        transaction.commit().await.map_err(adding())
     }
 
     /// This tenant's entries, newest first, from before `before`.

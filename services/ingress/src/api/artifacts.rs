@@ -26,6 +26,8 @@ use crate::problem::Problem;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long it may be silent within a content.
 const SILENT_FOR: Duration = Duration::from_secs(30);
+/// How long an upload may take, all of it.
+const UPLOADED_WITHIN: Duration = Duration::from_secs(3600);
 
 /// What the handlers here use.
 #[derive(Clone)]
@@ -33,6 +35,8 @@ pub(crate) struct ArtifactsApi {
     engine: Engine,
     reads: Reads,
     http: reqwest::Client,
+    /// For contents on their way in: they take as long as whoever sends them.
+    uploads: reqwest::Client,
     url: String,
     token: Secret<String>,
 }
@@ -40,9 +44,12 @@ pub(crate) struct ArtifactsApi {
 impl ArtifactsApi {
     /// Contents are had from the artifact service at `url`, which wants `token`.
     pub(crate) fn new(engine: &Engine, url: &str, token: Secret<String>) -> Result<Self, reqwest::Error> {
-        let http = reqwest::Client::builder().connect_timeout(CONNECT_WITHIN).read_timeout(SILENT_FOR).build()?;
+        let client = || reqwest::Client::builder().connect_timeout(CONNECT_WITHIN);
+        let http = client().read_timeout(SILENT_FOR).build()?;
+        // The time for reading begins with the request here, and not when it is sent: it would bound the whole upload.
+        let uploads = client().timeout(UPLOADED_WITHIN).build()?;
         let (engine, reads) = (engine.clone(), engine.reads());
-        Ok(Self { engine, reads, http, url: url.trim_end_matches('/').to_owned(), token })
+        Ok(Self { engine, reads, http, uploads, url: url.trim_end_matches('/').to_owned(), token })
     }
 }
 
@@ -232,7 +239,7 @@ impl ArtifactsApi {
         let url = reqwest::Url::parse(&format!("{}/internal/artifacts", self.url));
         let mut url = url.map_err(|error| Problem::internal(&error))?;
         url.query_pairs_mut().extend_pairs(query);
-        let request = self.http.put(url).bearer_auth(self.token.expose());
+        let request = self.uploads.put(url).bearer_auth(self.token.expose());
         let sent = request.body(reqwest::Body::wrap_stream(body.into_data_stream())).send().await;
         let answer = sent.map_err(|error| unreachable(&error))?;
         match answer.status() {

@@ -137,8 +137,8 @@ pub(crate) async fn list(
         return Err(problem.remedy("send `next` of the page before"));
     }
     let filter = DlqFilter { consumer: params.consumer, subject: params.subject, ..DlqFilter::default() };
-    let (letters, next) = found(&bus, &principal, &filter, most, params.cursor).await?;
-    Ok(Json(DlqResponse { items: letters.into_iter().map(DeadLetterView::from).collect(), next }))
+    let (items, next) = found(&bus, &principal, &filter, most, params.cursor, DeadLetterView::from).await?;
+    Ok(Json(DlqResponse { items, next }))
 }
 
 /// Publish dead letters again
@@ -164,8 +164,7 @@ pub(crate) async fn redrive(
     }
     let filter = DlqFilter { consumer, subject, seqs, limit: None };
     let most = usize::try_from(limit).unwrap_or(usize::MAX);
-    let (letters, _) = found(&bus, &principal, &filter, most, None).await?;
-    let seqs: Vec<u64> = letters.iter().map(|letter| letter.seq).collect();
+    let (seqs, _) = found(&bus, &principal, &filter, most, None, |letter| letter.seq).await?;
     if dry_run || seqs.is_empty() {
         return Ok(Json(RedriveResponse { dry_run, seqs, redriven: 0, failed: 0 }));
     }
@@ -180,14 +179,16 @@ fn is_no_number(seq: u64) -> bool {
     i64::try_from(seq).is_err()
 }
 
-/// Letters of the caller from a cursor on, and where the next page begins.
-async fn found(
+/// Letters of the caller from a cursor on, and where the next page begins. Of each only what is wanted is kept: whole, thousands
+/// of them may be larger than memory.
+async fn found<T>(
     bus: &Bus,
     principal: &Principal,
     filter: &DlqFilter,
     most: usize,
     mut cursor: Option<u64>,
-) -> Result<(Vec<DeadLetter>, Option<u64>), Problem> {
+    wanted: impl Fn(DeadLetter) -> T,
+) -> Result<(Vec<T>, Option<u64>), Problem> {
     let mut found = Vec::new();
     loop {
         let page = bus.dlq_list(PAGE, cursor).await.map_err(|error| unreadable(&error))?;
@@ -196,7 +197,7 @@ async fn found(
                 return Ok((found, Some(letter.seq)));
             }
             if is_of(&letter, &principal.tenant) && filter.takes(&letter) {
-                found.push(letter);
+                found.push(wanted(letter));
             }
         }
         cursor = page.cursor;

@@ -147,18 +147,24 @@ pub(crate) async fn roll_back(
 ) -> Result<Response, Problem> {
     let id = run_id(&run)?;
     let state = api.known(&principal, id).await?;
+    // The run is ended for good: whatever may be wrong with the request is said before.
+    valid_message(request.message.as_deref())?;
+    let key = idempotency_key(&headers)?;
     let point = api.point(&principal, id, request.turn).await?;
     if let Some(kept) = state.undo.iter().find(|undo| point.state.undo.contains(undo)).filter(|_| !state.ended) {
         return Err(would_undo_more(kept));
     }
+    let (fork, replayed) = api.claimed(&principal, key, &(id, &request)).await?;
     if !state.ended {
         api.end(&principal, &state, request.reason.clone()).await?;
     }
-    let key = idempotency_key(&headers)?;
-    let (fork, replayed) = api.claimed(&principal, key, &(id, &request)).await?;
     let wanted = Wanted { fork, turn: request.turn, effects: true, message: request.message, limits: None };
     let response = api.make(&principal, id, wanted).await?;
     Ok(forked(&response, replayed))
+}
+
+fn valid_message(message: Option<&str>) -> Result<(), Problem> {
+    if message.is_some_and(|text| text.trim().is_empty()) { Err(missing_text("message")) } else { Ok(()) }
 }
 
 fn would_undo_more(kept: &Undo) -> Problem {
@@ -216,9 +222,7 @@ impl ForksApi {
 
     async fn make(&self, principal: &Principal, origin: RunId, wanted: Wanted) -> Result<ForkedResponse, Problem> {
         let Wanted { fork, turn, effects, message, limits } = wanted;
-        if message.as_ref().is_some_and(|text| text.trim().is_empty()) {
-            return Err(missing_text("message"));
-        }
+        valid_message(message.as_deref())?;
         if let Some(limits) = &limits {
             valid_limits(limits, "budget")?;
         }

@@ -5,6 +5,8 @@ use kernel::{Role, TenantId};
 use reqwest::header::HeaderValue;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use crate::harness::{Door, answer, eventually};
 
@@ -106,5 +108,26 @@ async fn runs_are_entered_behind_the_answer_and_data_is_not() {
         ("acme-user", format!("/v1/runs/{run}/cancel").as_str())
     );
     assert!(rows.iter().all(|row| !row.action.starts_with("events")), "{rows:?}");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn whoever_hangs_up_before_the_answer_is_entered_all_the_same() {
+    let door = Door::open().await;
+    let body = r#"{"scope": "tenant", "on": true, "reason": "unseen"}"#;
+    let mut connection = TcpStream::connect(door.url.trim_start_matches("http://")).await.unwrap();
+    let request = format!(
+        "PUT /v1/freeze HTTP/1.1\r\nhost: door\r\nauthorization: Bearer acme-operator\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(request.as_bytes()).await.unwrap();
+    // The answer waits for executors to hear: longer than this.
+    drop(connection);
+    let entered = eventually("the act is entered", || async {
+        rows(&door).await.into_iter().find(|row| row.action == "freeze.set")
+    });
+    let row = entered.await;
+    assert_eq!((row.actor.as_str(), row.outcome.as_str()), ("acme-operator", "abandoned"));
     door.close().await;
 }

@@ -100,6 +100,9 @@ async fn a_rollback_ends_the_run_and_goes_on_with_effects() {
     let run = door.run().await;
     commit(&planner, run, |_, outcome| outcome.wait = Some(wait_for_event("main", None, false))).await;
     let path = format!("/v1/runs/{run}/rollback");
+    let (status, problem) = send(&door, Method::POST, &path, "operator", &json!({"turn": 1, "message": " "})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem}");
+    assert_eq!(door.get(&format!("/v1/runs/{run}")).await["status"], "waiting", "what is refused ends nothing");
     let (status, next) = send(&door, Method::POST, &path, "operator", &json!({"turn": 1, "reason": "wrong way"})).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{next}");
     assert_eq!(door.get(&format!("/v1/runs/{run}")).await["status"], "cancelled");
