@@ -130,10 +130,14 @@ impl Decider {
         }
         cause.operator = Some(question.by.clone());
         let submitted = span.instrument(self.engine.submit_on(&run, command, key, cause)).await;
-        let committed = submitted.map_err(|error| {
-            span.record_error("refused", &error);
-            refusal(error, &row)
-        })?;
+        let committed = match submitted {
+            Ok(committed) => committed,
+            Err(error) => {
+                span.record_error("refused", &error);
+                self.withdraw(standing_id, &error).await;
+                return Err(refusal(error, &row));
+            }
+        };
         if let Some(id) = standing_id {
             self.steward.confirm(id).await.map_err(Refusal::Unavailable)?;
         }
@@ -192,6 +196,17 @@ impl Decider {
         id.map(Some).ok_or(Refusal::Invalid(
             "`always` is not for this: what destroys, pays or moves things is asked about each time, and so are questions",
         ))
+    }
+}
+
+impl Decider {
+    /// Lets what was given with a refused decision not count: an earlier one of the same person, without it, would be taken for
+    /// the one that it was given with. Of what failed otherwise nobody knows yet whether it was taken.
+    async fn withdraw(&self, standing: Option<StandingId>, error: &SubmitError) {
+        let (Some(id), SubmitError::Rejected(_)) = (standing, error) else { return };
+        if let Err(error) = self.steward.withdraw(id).await {
+            tracing::error!(error = &error as &dyn std::error::Error, standing = %id, "a standing approval is not taken back");
+        }
     }
 }
 

@@ -127,6 +127,11 @@ impl Steward {
         self.standing.confirm(id).await
     }
 
+    /// Takes back what was written down with a decision that was refused.
+    pub(crate) async fn withdraw(&self, id: StandingId) -> Result<(), EngineError> {
+        self.standing.withdraw(id).await
+    }
+
     /// Ends what somebody began and died over.
     pub(crate) async fn settle(&self) -> Result<(), EngineError> {
         self.standing.settle().await.map(|settled| {

@@ -137,7 +137,9 @@ impl StandingApprovals {
         sqlx::query(
             "insert into standing_approvals (standing_id, tenant, agent, agent_digest, tool, schema_digest, shape, reasons,
                                              arguments, approval_id, run_id, note, given_by)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) on conflict do nothing",
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+             on conflict (standing_id) do update set revoked_at = null, revoked_by = null
+             where standing_approvals.confirmed_at is null and standing_approvals.revoked_by = 'runtime'",
         )
         .bind(new.standing_id.0)
         .bind(new.tenant.as_str())
@@ -164,12 +166,31 @@ impl StandingApprovals {
     /// When Postgres does not do it.
     pub async fn confirm(&self, id: StandingId) -> Result<(), EngineError> {
         sqlx::query(
-            "update standing_approvals set confirmed_at = now() where standing_id = $1 and confirmed_at is null",
+            "update standing_approvals set confirmed_at = now(),
+                revoked_at = case when revoked_by = 'runtime' then null else revoked_at end,
+                revoked_by = case when revoked_by = 'runtime' then null else revoked_by end
+             where standing_id = $1 and confirmed_at is null",
         )
         .bind(id.0)
         .execute(&self.pool)
         .await
         .map_err(pg("confirming a standing approval"))?;
+        Ok(())
+    }
+
+    /// Takes back what was written down with a decision that was then refused, unless it counts by another one.
+    ///
+    /// # Errors
+    /// When Postgres does not do it.
+    pub async fn withdraw(&self, id: StandingId) -> Result<(), EngineError> {
+        sqlx::query(
+            "update standing_approvals set revoked_at = now(), revoked_by = 'runtime'
+             where standing_id = $1 and confirmed_at is null and revoked_at is null",
+        )
+        .bind(id.0)
+        .execute(&self.pool)
+        .await
+        .map_err(pg("taking a standing approval back"))?;
         Ok(())
     }
 
