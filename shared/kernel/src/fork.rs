@@ -65,7 +65,7 @@ impl Carried {
     /// What is known in a state. Of calls that were open then, the facts come from whoever knows how they ended.
     #[must_use]
     pub fn of(state: &RunState) -> Self {
-        Self {
+        let mut carried = Self {
             facts: state.facts.iter().cloned().collect(),
             history: state.history.iter().cloned().collect(),
             summary: state.summary.clone(),
@@ -73,7 +73,14 @@ impl Carried {
             plan_revision: state.plan_revision,
             artifacts: state.artifacts.iter().cloned().collect(),
             consumed: state.consumed.clone(),
+        };
+        // What made the run less believed may be gone from its past, and lives on in its plan.
+        if Trust::join_all(carried.trusts()) > state.lowest_trust {
+            let block = Block::new("Not all of what it saw came along.", state.lowest_trust, "runtime");
+            let title = "The run that this one goes on from had seen more".to_owned();
+            carried.history.insert(0, Entry { seq: 0, at: state.updated_at, title, block });
         }
+        carried
     }
 
     /// The trust of everything in it.

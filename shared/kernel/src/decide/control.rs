@@ -144,9 +144,12 @@ impl Decider {
         Ok(())
     }
 
-    /// Sets the timer of the wall time anew, if that is not what it was.
+    /// Sets the timer of the wall time anew, if that is not what it was. It also rings anew for a run that goes on after its time
+    /// has run out while it was stopped: nothing else would end that.
     pub(super) fn follow_wall(&mut self, before: Option<Duration>) {
-        if self.state.limits.wall == before {
+        let is_set = self.state.timers.values().any(|timer| timer.purpose == TimerPurpose::Wall);
+        let is_lost = before.is_some() && !is_set && self.state.parked.is_none();
+        if self.state.limits.wall == before && !is_lost {
             return;
         }
         self.cancel_timers(|purpose| purpose == TimerPurpose::Wall);
@@ -199,6 +202,7 @@ impl Decider {
         {
             return Err(Rejection::BeyondParent(parent));
         }
+        let was_judged = self.state.is_to_be_judged();
         let ReviseRun { objective, acceptance, tools, limits, by, reason } = revise.clone();
         let changed = [
             objective.as_ref().map(|objective| format!("The objective is now: {}", objective.text)),
@@ -213,9 +217,14 @@ impl Decider {
             let block = Block::new(words.join("\n"), Trust::Operator, format!("operator:{by}"));
             self.emit(MessageAdded { role: Speaker::Operator, block });
         }
-        match limits {
-            Some(limits) => self.change_budget(&ChangeBudget { limits, by }),
-            None => Ok(()),
+        if let Some(limits) = limits {
+            self.change_budget(&ChangeBudget { limits, by })?;
         }
+        let for_verdicts = was_judged && !self.state.is_to_be_judged() && self.state.turn.is_some();
+        if for_verdicts && self.state.settled().forbids_turn(&self.state.limits).is_some() {
+            // It was open for what came of the old criteria: now it would be for a model, and there is nothing left for that.
+            self.open_turn(None, None);
+        }
+        Ok(())
     }
 }

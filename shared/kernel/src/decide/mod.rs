@@ -196,6 +196,10 @@ impl Decider {
 
     /// Opens the next turn, unless the budget forbids it.
     fn open_turn(&mut self, wake: Option<WakeKind>, not_before: Option<Timestamp>) {
+        if self.state.is_to_be_judged() {
+            self.announce_turn(wake, not_before);
+            return;
+        }
         if self.state.parked.is_some() {
             return;
         }

@@ -165,7 +165,9 @@ impl Decider {
     pub(super) fn reach_limit(&mut self, limit: LimitName, words: &str) {
         // Of one that has never begun there is nothing to lose, and it must not stand in the way of others in the queue.
         let late = self.state.queued && limit == LimitName::Wall;
-        if self.state.limits.at_limit == Some(AtLimit::Ask) && !late {
+        // A child spends what its parent set aside for it: nobody but the parent can give it more.
+        let is_child = self.state.parent.is_some();
+        if self.state.limits.at_limit == Some(AtLimit::Ask) && !late && !is_child {
             if self.state.parked.is_none() {
                 let ask = Some(Box::new(self.ask_for_more(limit)));
                 self.emit(BudgetExceeded { limit, ask });

@@ -63,6 +63,18 @@ fn a_fork_knows_what_was_known_and_nothing_that_was_under_way() {
 }
 
 #[test]
+fn what_is_gone_from_the_past_is_not_forgotten_in_trust() {
+    let mut state = lived().state().clone();
+    state.facts.clear();
+    state.history.clear();
+    state.lowest_trust = Trust::Untrusted;
+    let carried = Carried::of(&state);
+    assert_eq!(Trust::join_all(carried.trusts()), Trust::Untrusted);
+    state.lowest_trust = Trust::System;
+    assert!(Carried::of(&state).history.is_empty(), "nothing is made up where nothing is missing");
+}
+
+#[test]
 fn a_simulated_fork_starts_nothing_and_takes_what_is_on_record() {
     let mut run = fork(&lived(), false);
     let request = run.call("merge", Effect::External, CallKind::Call);

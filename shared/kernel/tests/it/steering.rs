@@ -1,14 +1,15 @@
 //! Keeping a run on its way: what makes it done, what it remembers, what happens at a limit.
 
 use kernel::{
-    ApprovalId, Block, Command, Rejection, Status, Trust, TurnId,
+    ApprovalId, Block, CallId, Command, Rejection, RunId, Status, Trust, TurnId,
     acceptance::{AskedCheck, Check, CheckedCriterion, Criterion, CriterionVerdict, ToolCheck},
     audit::RunAudit,
     budget::{AtLimit, Limits, Usage},
     call::{CallResult, Verdict},
+    child::ParentRef,
     command::{
-        AddMessage, ChangeBudget, Compact, CompleteCall, CreateRun, DecideApproval, EndRequest, ExpireApproval, Judge,
-        NoteDrift, RejectTurn, TurnOutcome,
+        AddMessage, ByOperator, ChangeBudget, Compact, CompleteCall, CreateRun, DecideApproval, EndRequest,
+        ExpireApproval, Judge, NoteDrift, RejectTurn, ReviseRun, TurnOutcome,
     },
     context::Summary,
     drift::{DriftKind, Remedy},
@@ -184,6 +185,39 @@ fn being_checked_takes_no_turn_from_the_budget() {
     run.audit();
 }
 
+#[test]
+fn who_was_held_while_it_was_checked_is_judged_all_the_same() {
+    let limits = Limits { turns: Some(1), ..Limits::default() };
+    let mut run = checked();
+    run.send(&Command::ChangeBudget(ChangeBudget { limits, by: "ann".into() })).unwrap();
+    let (outcome, call) = says_done(&run);
+    run.commit(outcome);
+    run.send(&answered(call)).unwrap();
+    let by = || ByOperator { by: "ann".into(), reason: None };
+    run.send(&Command::Pause(by())).unwrap();
+    assert_eq!(run.send(&Command::Resume(by())).unwrap(), ["run.resumed", "run.runnable"]);
+    let command = judge(&run, vec![verdict(call, true)]);
+    run.send(&command).unwrap();
+    assert_eq!(run.state().status(), Status::Completed);
+    run.audit();
+}
+
+#[test]
+fn a_turn_for_verdicts_does_not_become_one_for_a_model_beyond_the_budget() {
+    let limits = Limits { turns: Some(1), at_limit: Some(AtLimit::Ask), ..Limits::default() };
+    let mut run = checked();
+    run.send(&Command::ChangeBudget(ChangeBudget { limits, by: "ann".into() })).unwrap();
+    let (outcome, call) = says_done(&run);
+    run.commit(outcome);
+    run.send(&answered(call)).unwrap();
+    let acceptance = Some(vec![Criterion::Words("it is nice".into())]);
+    let revise = ReviseRun { acceptance, by: "ann".into(), ..ReviseRun::default() };
+    let events = run.send(&Command::Revise(Box::new(revise))).unwrap();
+    assert_eq!(events, ["run.revised", "message.added", "budget.exceeded"]);
+    assert!(run.state().turn.is_none());
+    run.audit();
+}
+
 fn asking(turns: u32) -> Run {
     with(|created| {
         created.limits = Limits { turns: Some(turns), at_limit: Some(AtLimit::Ask), ..Limits::default() };
@@ -216,6 +250,18 @@ fn at_a_limit_a_run_stops_and_asks_and_goes_on_with_a_yes() {
     assert_eq!(run.send(&decide(asked, Verdict::Approve)).unwrap(), ["approval.granted", "run.runnable"]);
     assert_eq!(run.state().limits.turns, Some(2));
     assert_eq!(one_turn(&mut run), ["tool.completed", "budget.exceeded"], "and asks again at the next");
+    run.audit();
+}
+
+#[test]
+fn nobody_gives_a_child_more_than_its_parent_has_set_aside() {
+    let mut run = with(|created| {
+        created.limits = Limits { turns: Some(1), at_limit: Some(AtLimit::Ask), ..Limits::default() };
+        let parent = ParentRef { run_id: RunId::mint(), call_id: CallId::mint(), depth: 1, lineage: vec!["a".into()] };
+        created.parent = Some(Box::new(parent));
+    });
+    assert_eq!(one_turn(&mut run), ["tool.completed", "budget.exceeded", "run.failed"]);
+    assert_eq!(run.state().ending.as_ref().unwrap().rule, Rule::MaxTurns);
     run.audit();
 }
 
@@ -253,6 +299,29 @@ fn a_yes_at_the_end_of_its_time_sets_a_new_end() {
     let granted = run.send(&decide(asked, Verdict::Approve)).unwrap();
     assert_eq!(granted[..2], ["approval.granted", "timer.set"], "{granted:?}");
     assert_eq!(fire(&mut run), ["timer.fired", "budget.exceeded"], "and its time ends once more");
+    run.audit();
+}
+
+#[test]
+fn time_that_ran_out_while_it_stood_still_ends_it_when_it_goes_on() {
+    let wall = Some(kernel::units::Duration::from_secs(100));
+    let limits = Limits { wall, turns: Some(1), at_limit: Some(AtLimit::Ask), ..Limits::default() };
+    let fire = |run: &mut Run| {
+        let (timer_id, due) = run.state().timers.iter().map(|(id, timer)| (*id, timer.due)).next().unwrap();
+        run.now = run.now.max(due.as_second() - build::at(0).as_second() + 1);
+        run.must(Command::FireTimer(kernel::command::FireTimer { timer_id }))
+    };
+    let mut run = with(|created| created.limits = limits.clone());
+    one_turn(&mut run);
+    let asked = question(&run);
+    assert_eq!(fire(&mut run), ["timer.fired"], "one question at a time");
+    let granted = run.send(&decide(asked, Verdict::Approve)).unwrap();
+    assert_eq!(granted, ["approval.granted", "timer.set", "run.runnable"]);
+    assert_eq!(fire(&mut run), ["timer.fired", "budget.exceeded"]);
+    let more = Limits { turns: Some(9), at_limit: None, ..limits };
+    let changed = run.send(&Command::ChangeBudget(ChangeBudget { limits: more, by: "ann".into() })).unwrap();
+    assert!(changed.contains(&"timer.set"), "nobody gave it more time: {changed:?}");
+    assert_eq!(fire(&mut run), ["timer.fired", "budget.exceeded"]);
     run.audit();
 }
 
