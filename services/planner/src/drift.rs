@@ -48,7 +48,9 @@ pub fn next_step(state: &RunState) -> Option<Step> {
     let Some(last) = state.drift.filter(|last| is_fresh(state, last)) else {
         return Some(Step { notice, remedy: Remedy::Remind });
     };
-    let acted = newest(state).is_some_and(|newest| newest > last.at) || state.rejected_in_row > 0;
+    // A turn that is taken again, since no model answered, has not failed to help once more.
+    let refused = state.rejected_in_row > 0 && turn(state) > last.turn;
+    let acted = newest(state).is_some_and(|newest| newest > last.at) || refused;
     let replanned = notice.kind == DriftKind::GrowingScope && turn(state) > last.turn;
     // Whoever was let go on by a person begins at the first step again.
     let remedy = if answer(state) == Some(true) { Remedy::Remind } else { last.remedy.next() };

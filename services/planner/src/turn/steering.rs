@@ -257,7 +257,9 @@ impl Turns {
             None
         };
         let (before_tokens, after_tokens) = (material.tokens(), tokens::count(&summary.body.text));
-        let shrinks = after_tokens < before_tokens || handoff.is_some();
+        // Nothing at all is shorter, too, but stands for nothing.
+        let says_something = !summary.body.text.trim().is_empty();
+        let shrinks = (says_something && after_tokens < before_tokens) || handoff.is_some();
         metrics::counter!("planner_compactions_total", "strategy" => strategy, "shrinks" => if shrinks { "yes" } else { "no" })
             .increment(1);
         let compact = Compact {

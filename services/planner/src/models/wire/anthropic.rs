@@ -122,7 +122,7 @@ fn read_usage(draft: &mut Draft, usage: &Value) {
         return;
     }
     let before = draft.usage.unwrap_or_default();
-    let fresh = before.input_tokens - before.cached_tokens - before.cache_write_tokens;
+    let fresh = before.input_tokens.saturating_sub(before.cached_tokens).saturating_sub(before.cache_write_tokens);
     let given = |field: &str, before: u64| usage.get(field).filter(|value| value.is_number()).map_or(before, count);
     let (mut cached, mut written) = (
         given("cache_read_input_tokens", before.cached_tokens),
@@ -134,10 +134,14 @@ fn read_usage(draft: &mut Draft, usage: &Value) {
     let beside = list(usage, "iterations")
         .filter(|iteration| !matches!(text(iteration, "type"), Some("message" | "fallback_message")));
     for iteration in beside {
-        input += count(&iteration["input_tokens"]);
-        output += count(&iteration["output_tokens"]);
-        cached += count(&iteration["cache_read_input_tokens"]);
-        written += count(&iteration["cache_creation_input_tokens"]);
+        for (sum, field) in [
+            (&mut input, "input_tokens"),
+            (&mut output, "output_tokens"),
+            (&mut cached, "cache_read_input_tokens"),
+            (&mut written, "cache_creation_input_tokens"),
+        ] {
+            *sum = sum.saturating_add(count(&iteration[field]));
+        }
     }
     draft.usage = Some(Usage {
         input_tokens: input.saturating_add(cached).saturating_add(written),

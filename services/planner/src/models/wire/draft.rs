@@ -11,6 +11,8 @@ use crate::models::{Arguments, Finish, ModelCall};
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// Most calls of an answer that are kept.
 const MAX_CALLS: usize = 256;
+/// Most tokens that a server is believed to have counted.
+const MOST_TOKENS: u64 = 1 << 40;
 
 /// What has arrived so far.
 #[derive(Debug, Default)]
@@ -136,9 +138,10 @@ fn written_twice(inner: String) -> Arguments {
     }
 }
 
-/// A count of tokens.
+/// A count of tokens: no larger than any can be, so that some of them can be added up.
 pub(super) fn count(value: &Value) -> u64 {
-    value.as_u64().or_else(|| value.as_f64().filter(|number| *number > 0.0).map(whole)).unwrap_or(0)
+    let said = value.as_u64().or_else(|| value.as_f64().filter(|number| *number > 0.0).map(whole)).unwrap_or(0);
+    said.min(MOST_TOKENS)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]

@@ -269,3 +269,28 @@ proptest! {
         let _ = read(&events);
     }
 }
+
+#[test]
+fn counts_that_nobody_can_have_counted_are_added_up_all_the_same() {
+    let most = json!(u64::MAX);
+    let anthropic = json!({"input_tokens": most, "output_tokens": most, "cache_read_input_tokens": most,
+        "cache_creation_input_tokens": most, "iterations": [{"type": "compaction", "input_tokens": most, "output_tokens": most}]});
+    let chat = json!({"prompt_tokens": most, "completion_tokens": most, "total_tokens": most,
+        "completion_tokens_details": {"reasoning_tokens": most}});
+    let gemini = json!({"promptTokenCount": most, "toolUsePromptTokenCount": most, "candidatesTokenCount": most,
+        "thoughtsTokenCount": most});
+    let responses = json!({"input_tokens": most, "output_tokens": most});
+    for event in [
+        json!({"type": "message_start", "message": {"usage": anthropic}}),
+        json!({"type": "message_delta", "delta": {}, "usage": {"output_tokens": most}}),
+        json!({"choices": [], "usage": chat}),
+        json!({"usageMetadata": gemini}),
+        json!({"type": "response.completed", "response": {"status": "completed", "usage": responses}}),
+    ] {
+        let mut decoder = Decoder::default();
+        for _ in 0..3 {
+            decoder.push(&event.to_string()).unwrap();
+        }
+        assert!(decoder.draft.usage.is_some_and(|usage| usage.tokens() > 1 << 20), "{event}");
+    }
+}
