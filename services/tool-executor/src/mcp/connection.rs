@@ -89,12 +89,12 @@ impl Connection {
                 let served = match &http.oauth {
                     None => {
                         let transport =
-                            StreamableHttpClientTransport::with_client(Sessions(http::client(http)?), config);
+                            StreamableHttpClientTransport::with_client(Sessions::new(http::client(http)?), config);
                         serve_client_with_lifecycle_and_ct(handler, transport, mode, ct).await
                     }
                     Some(oauth) => {
                         let client = oauth::authorised(server, http, oauth, &url, &means.tokens).await?;
-                        let transport = StreamableHttpClientTransport::with_client(Sessions(client), config);
+                        let transport = StreamableHttpClientTransport::with_client(Sessions::new(client), config);
                         serve_client_with_lifecycle_and_ct(handler, transport, mode, ct).await
                     }
                 };

@@ -1,10 +1,15 @@
-//! Servers behind HTTP that have forgotten a session, as after a restart.
+//! Sessions of servers behind HTTP: nothing is asked before they can ask back, and forgotten ones are known as such.
 //!
-//! By the protocol they answer 404. Their reference implementation answers an error that names no request, which nobody waits
-//! for: without this, a call would hang until its time is over, and so would each one after it.
+//! A server may put a question to the client while it works on a call, on the stream that the client listens to. What it says
+//! before that stream is open is lost, and the call hangs: so the first requests of a session wait for it.
+//!
+//! A server that has forgotten a session, as after a restart, answers 404 by the protocol. Their reference implementation answers
+//! an error that names no request, which nobody waits for: without this, a call would hang until its time is over, and so would
+//! each one after it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage};
@@ -12,13 +17,35 @@ use rmcp::transport::common::client_side_sse::BoxedSseResponse;
 use rmcp::transport::streamable_http_client::{
     StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse, StreamableHttpResponseLimits,
 };
+use tokio::sync::watch;
 
 /// Longest words of a server that are kept of such an error.
 const WORDS: usize = 256;
+/// How long the first requests wait. Some servers say nothing on that stream, not even that it is open, until they have to.
+const LISTEN_WITHIN: Duration = Duration::from_secs(3);
 
-/// A client that knows a forgotten session when it sees one.
+/// A client that takes care of its session.
 #[derive(Clone)]
-pub(super) struct Sessions<C>(pub C);
+pub(super) struct Sessions<C> {
+    client: C,
+    /// Whether the server's own stream was asked for, and answered in whichever way.
+    listening: Arc<watch::Sender<bool>>,
+}
+
+impl<C> Sessions<C> {
+    pub fn new(client: C) -> Self {
+        Self { client, listening: Arc::new(watch::Sender::new(false)) }
+    }
+
+    /// Waits until the server can ask back; once in the life of a connection.
+    async fn listened(&self, asks: Asks) {
+        if asks.waits && asks.in_session && !*self.listening.borrow() {
+            let mut listening = self.listening.subscribe();
+            let _ = tokio::time::timeout(LISTEN_WITHIN, listening.wait_for(|listening| *listening)).await;
+            self.listening.send_replace(true);
+        }
+    }
+}
 
 impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Sessions<C> {
     type Error = C::Error;
@@ -32,7 +59,8 @@ impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Sessions<C> {
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, StreamableHttpError<C::Error>> {
         let asks = Asks::of(&message, session.as_deref());
-        answered(asks, self.0.post_message(uri, message, session, auth, headers).await)
+        self.listened(asks).await;
+        answered(asks, self.client.post_message(uri, message, session, auth, headers).await)
     }
 
     async fn post_message_with_response_limits(
@@ -45,7 +73,8 @@ impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Sessions<C> {
         limits: StreamableHttpResponseLimits,
     ) -> Result<StreamableHttpPostResponse, StreamableHttpError<C::Error>> {
         let asks = Asks::of(&message, session.as_deref());
-        let posting = self.0.post_message_with_response_limits(uri, message, session, auth, headers, limits);
+        self.listened(asks).await;
+        let posting = self.client.post_message_with_response_limits(uri, message, session, auth, headers, limits);
         answered(asks, posting.await)
     }
 
@@ -56,7 +85,7 @@ impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Sessions<C> {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), StreamableHttpError<C::Error>> {
-        self.0.delete_session(uri, session, auth, headers).await
+        self.client.delete_session(uri, session, auth, headers).await
     }
 
     async fn get_stream(
@@ -67,7 +96,9 @@ impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Sessions<C> {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<BoxedSseResponse, StreamableHttpError<C::Error>> {
-        self.0.get_stream(uri, session, last_event, auth, headers).await
+        let stream = self.client.get_stream(uri, session, last_event, auth, headers).await;
+        self.listening.send_replace(true);
+        stream
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -79,7 +110,10 @@ impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Sessions<C> {
         headers: HashMap<HeaderName, HeaderValue>,
         most: usize,
     ) -> Result<BoxedSseResponse, StreamableHttpError<C::Error>> {
-        self.0.get_stream_with_max_sse_event_size(uri, session, last_event, auth, headers, most).await
+        let stream =
+            self.client.get_stream_with_max_sse_event_size(uri, session, last_event, auth, headers, most).await;
+        self.listening.send_replace(true);
+        stream
     }
 }
 
