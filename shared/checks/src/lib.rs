@@ -184,6 +184,11 @@ impl Checks {
     async fn post(&self, url: &str, secret: Option<&str>, id: &str, body: String) -> Result<Vec<u8>, String> {
         let name = secret.and_then(|secret| secret.strip_prefix("secret:")).ok_or("it names no `secret`")?;
         let key = (self.secrets)(name).ok_or_else(|| format!("{SECRET_PREFIX}{name} is not set"))?;
+        let key = key_of(&key);
+        if key.is_empty() {
+            // Everybody could sign so.
+            return Err(format!("{SECRET_PREFIX}{name} is empty"));
+        }
         let at = jiff::Timestamp::now().as_second();
         let request = self
             .http
@@ -191,7 +196,7 @@ impl Checks {
             .header("content-type", "application/json")
             .header("webhook-id", id)
             .header("webhook-timestamp", at.to_string())
-            .header("webhook-signature", signature(&key_of(&key), id, at, &body))
+            .header("webhook-signature", signature(&key, id, at, &body))
             .body(body);
         let mut response = request.send().await.map_err(|error| error.without_url().to_string())?;
         if !response.status().is_success() {

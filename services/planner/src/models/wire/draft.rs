@@ -9,6 +9,8 @@ use crate::models::{Arguments, Finish, ModelCall};
 
 /// Most bytes of an answer, all of its parts together.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
+/// What a place within arguments takes at least, in memory.
+const PLACE_BYTES: usize = 64;
 /// Most calls of an answer that are kept.
 const MAX_CALLS: usize = 256;
 /// Most tokens that a server is believed to have counted.
@@ -59,6 +61,8 @@ pub(super) struct DraftCall {
     pub text: String,
     /// Arguments as JSON, whole or place by place.
     pub json: Option<Value>,
+    /// Places of it that were made one by one.
+    pub places: usize,
 }
 
 impl Draft {
@@ -90,7 +94,7 @@ impl Draft {
 
     /// Whether it has grown beyond all measure.
     pub(super) fn is_too_large(&self) -> bool {
-        let calls: usize = self.calls.iter().map(|call| call.text.len() + call.name.len()).sum();
+        let calls: usize = self.calls.iter().map(DraftCall::bytes).sum();
         self.calls.len() > MAX_CALLS || self.text.len() + self.reasoning.len() + calls > ANSWER_BYTES
     }
 
@@ -101,6 +105,15 @@ impl Draft {
 }
 
 impl DraftCall {
+    fn bytes(&self) -> usize {
+        self.text.len() + self.name.len() + self.places * PLACE_BYTES
+    }
+
+    /// Whether it alone has grown beyond all measure.
+    pub(super) fn is_too_large(&self) -> bool {
+        self.bytes() > ANSWER_BYTES
+    }
+
     /// Arguments that are given whole, as a value or as text that should be JSON.
     pub(super) fn set(&mut self, arguments: &Value) {
         match arguments {

@@ -84,21 +84,26 @@ fn read_call(draft: &mut Draft, said: &Value) {
         call.set(arguments);
     }
     for piece in list(said, "partialArgs") {
+        if call.is_too_large() {
+            break;
+        }
         let arguments = call.json.get_or_insert_with(|| Value::Object(Map::new()));
-        write_at(arguments, piece);
+        call.places += write_at(arguments, piece);
     }
     if !goes_on {
         draft.closes("call");
     }
 }
 
-/// Writes a value at its place, such as `$.items[0].name`; a text may come in pieces.
-fn write_at(root: &mut Value, piece: &Value) {
-    let Some(path) = text(piece, "jsonPath") else { return };
+/// Writes a value at its place, such as `$.items[0].name`; a text may come in pieces. How many places it made on the way: a
+/// few bytes of a path can ask for thousands.
+fn write_at(root: &mut Value, piece: &Value) -> usize {
+    let Some(path) = text(piece, "jsonPath") else { return 0 };
     let steps = steps_of(path);
     if steps.len() > DEPTH {
-        return;
+        return 0;
     }
+    let mut made = 0;
     let mut place = root;
     for step in &steps {
         place = match step {
@@ -106,20 +111,22 @@ fn write_at(root: &mut Value, piece: &Value) {
                 if !place.is_object() {
                     *place = Value::Object(Map::new());
                 }
-                let Some(fields) = place.as_object_mut() else { return };
+                let Some(fields) = place.as_object_mut() else { return made };
+                made += 1;
                 fields.entry(name.clone()).or_insert(Value::Null)
             }
             Step::Index(index) if *index < LIST_ENTRIES => {
                 if !place.is_array() {
                     *place = Value::Array(Vec::new());
                 }
-                let Some(entries) = place.as_array_mut() else { return };
+                let Some(entries) = place.as_array_mut() else { return made };
                 if entries.len() <= *index {
+                    made += index + 1 - entries.len();
                     entries.resize(index + 1, Value::Null);
                 }
                 &mut entries[*index]
             }
-            Step::Index(_) => return,
+            Step::Index(_) => return made,
         };
     }
     let value = ["stringValue", "numberValue", "boolValue"].into_iter().find_map(|field| piece.get(field));
@@ -129,6 +136,7 @@ fn write_at(root: &mut Value, piece: &Value) {
         // `nullValue`, which is written as a word.
         (None, place) => *place = Value::Null,
     }
+    made
 }
 
 enum Step {

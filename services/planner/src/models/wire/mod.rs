@@ -109,17 +109,14 @@ impl Decoder {
         }
         match serde_json::from_str::<Value>(data) {
             // Gemini without events: a list of pieces.
-            Ok(Value::Array(pieces)) => pieces.iter().try_for_each(|piece| self.read(piece))?,
-            Ok(event) => self.read(&event)?,
+            Ok(Value::Array(pieces)) => pieces.iter().try_for_each(|piece| self.read_bounded(piece))?,
+            Ok(event) => self.read_bounded(&event)?,
             Err(_) => {
                 self.draft.garbled += 1;
                 // Of an end that can't be read, only the counts are lost.
                 let begins: String = data.chars().take(80).filter(|c| !c.is_whitespace()).collect();
                 self.draft.lost_end |= ENDS.iter().any(|end| begins.contains(end));
             }
-        }
-        if self.draft.is_too_large() {
-            return Err(ModelError::new(FailureKind::Garbled, "the answer is larger than any answer can be"));
         }
         let anew = std::mem::take(&mut self.draft.restarted);
         let from = if anew { 0 } else { self.told };
@@ -132,6 +129,14 @@ impl Decoder {
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.draft.is_over
+    }
+
+    fn read_bounded(&mut self, event: &Value) -> Result<(), ModelError> {
+        self.read(event)?;
+        if self.draft.is_too_large() {
+            return Err(ModelError::new(FailureKind::Garbled, "the answer is larger than any answer can be"));
+        }
+        Ok(())
     }
 
     fn read(&mut self, event: &Value) -> Result<(), ModelError> {

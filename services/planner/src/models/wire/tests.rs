@@ -144,6 +144,15 @@ fn gemini_says_in_many_ways_that_it_will_not() {
 }
 
 #[test]
+fn few_bytes_cannot_ask_for_endless_arguments() {
+    let piece = |place: usize| json!({"jsonPath": format!("$.a{place}{}", "[4095]".repeat(30)), "stringValue": "x"});
+    let call = json!({"name": "look", "willContinue": true, "partialArgs": (0..1000).map(piece).collect::<Vec<_>>()});
+    let event = json!({"candidates": [{"content": {"parts": [{"functionCall": call}]}}]});
+    let error = read(&[json!([event])]).unwrap_err();
+    assert!(error.to_string().contains("larger"), "{error}");
+}
+
+#[test]
 fn responses_say_why_they_ended() {
     let text = json!({"type": "response.output_text.delta", "output_index": 0, "delta": "half"});
     let ended = |reason: &str| {
