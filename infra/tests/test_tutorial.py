@@ -8,6 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from local import Stack
 from local.settings import Ports, is_free
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,14 @@ class Tutorial(unittest.TestCase):
         home.chmod(0o755)
         self.addCleanup(shutil.rmtree, home, ignore_errors=True)
         script = "\n".join(["set -euo pipefail", "trap 'infra/down --wipe >/dev/null 2>&1 || true' EXIT", *commands])
-        for named, real in (("$PWD/my-agents", "my-agents"), ("my-agents", f"{home}/my-agents"), (". .local/", f". {home}/")):
+        programs = str(Stack(ROOT, Ports.free(), home).program("esc").parent)
+        names = {
+            "$PWD/target/debug": programs,
+            "$PWD/my-agents": "my-agents",
+            "my-agents": f"{home}/my-agents",
+            ". .local/": f". {home}/",
+        }
+        for named, real in names.items():
             script = script.replace(named, real)
         env = {**os.environ, **_ports(), "ESC_LOCAL": str(home), "ESC_BUILD_TESTS": "1"}
         # The programs as the tests before this have built them.

@@ -31,7 +31,7 @@ watch:
       failure: ["rejected"]
       stages: [{ name: accepted, match: "accepted" }, { name: packed, match: "packed" }]
       within: 20s
-      settle: 700ms
+      settle: 3s
       quiet: 20s
 "#;
 
