@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use hmac::{Hmac, KeyInit, Mac};
+use checks::signing::{key_of, signature};
 use reqwest::{Client, StatusCode, Url, redirect};
 use service::Secret;
-use sha2::Sha256;
 
 /// How long a receiver may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,36 +69,9 @@ impl Webhook {
     }
 }
 
-/// The bytes behind a secret: those of the base64 after `whsec_`, or those of the text itself.
-fn key_of(secret: &str) -> Vec<u8> {
-    let encoded = secret.strip_prefix("whsec_").and_then(|encoded| STANDARD.decode(encoded).ok());
-    encoded.unwrap_or_else(|| secret.as_bytes().to_vec())
-}
-
-#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-fn signature(key: &[u8], id: &str, at: i64, body: &str) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
-    mac.update(format!("{id}.{at}.{body}").as_bytes());
-    format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn signs_as_the_standard_says() {
-        // The example of the specification's reference implementations.
-        let key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
-        let signed = signature(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
-        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
-    }
-
-    #[test]
-    fn a_secret_may_be_any_text() {
-        assert_eq!(key_of("plain"), b"plain");
-        assert_eq!(key_of("whsec_???"), b"whsec_???");
-    }
 
     #[test]
     fn some_refusals_are_final() {

@@ -1,11 +1,11 @@
 //! Checks of the operator's own, asked at fixed points of a turn: a signed webhook, or request-reply on NATS, with a time-out and
 //! a stated meaning of no answer. See the README for what is sent and what an answer does.
 
+pub mod signing;
+
 use std::sync::Arc;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bus::Bus;
-use hmac::{Hmac, KeyInit, Mac};
 use kernel::{
     RunId, TenantId,
     agent::{NoAnswer, Point, PointCheck},
@@ -13,7 +13,8 @@ use kernel::{
 use reqwest::{Client, redirect};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::Sha256;
+
+use signing::{key_of, signature};
 
 /// Most bytes of a reason.
 const REASON_BYTES: usize = 500;
@@ -221,31 +222,9 @@ impl No {
     }
 }
 
-/// The bytes behind a secret: those of the base64 after `whsec_`, or those of the text itself.
-fn key_of(secret: &str) -> Vec<u8> {
-    let encoded = secret.strip_prefix("whsec_").and_then(|encoded| STANDARD.decode(encoded).ok());
-    encoded.unwrap_or_else(|| secret.as_bytes().to_vec())
-}
-
-#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-fn signature(key: &[u8], id: &str, at: i64, body: &str) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
-    mac.update(format!("{id}.{at}.{body}").as_bytes());
-    format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn signs_as_the_standard_says() {
-        // The example of the specification's reference implementations.
-        let key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
-        let signed = signature(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
-        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
-        assert_eq!(key_of("plain"), b"plain");
-    }
 
     #[test]
     fn an_answer_is_one_of_two_words() {
