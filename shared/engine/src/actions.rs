@@ -5,10 +5,11 @@ use kernel::{
     action::{Action, ActionConclusion},
 };
 use serde_json::value::RawValue;
-use sqlx::{PgPool, Row as _, postgres::PgRow, types::Json};
+use sqlx::{Row as _, postgres::PgRow, types::Json};
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, micros},
 };
 
@@ -18,7 +19,7 @@ pub const MAX_OPEN: i64 = 256;
 /// The actions of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Actions {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// What became of an action that was handed in.
@@ -88,7 +89,7 @@ pub struct ActionSlice {
 }
 
 impl Actions {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

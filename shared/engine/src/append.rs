@@ -95,8 +95,8 @@ pub(crate) async fn append(
     let commands = Commands::of(batch);
     let events = Events::of(batch)?;
     let (created, side) = documents(batch)?;
-    let rows = sqlx::query(
-        "select o_run, o_outcome, o_outbox from append($1, $2, $3, $4, $5::json, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+    let row = sqlx::query(
+        "select append_batch($1, $2, $3, $4, $5::json, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
          $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28::json, $29, $30, $31::json)",
     )
     .bind(&commands.run)
@@ -130,26 +130,23 @@ pub(crate) async fn append(
     .bind(if published.is_empty() { None } else { Some(published) })
     .bind(&commands.expected_at)
     .bind(starts(batch)?)
-    .fetch_all(connection)
+    .fetch_one(connection)
     .await
     .map_err(pg("appending to the log"))?;
 
-    let mut appended = Appended { fates: HashMap::with_capacity(rows.len()), outbox: None };
-    for row in rows {
-        let read = || -> Result<(Uuid, i16, Option<i64>), sqlx::Error> {
-            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
-        };
-        let (run, outcome, outbox) = read().map_err(pg("reading what was appended"))?;
+    // The fate of each command in their order, and last the row of the outbox, or 0.
+    let mut fates: Vec<i64> = row.try_get(0).map_err(pg("reading what was appended"))?;
+    let outbox = fates.pop().filter(|row| *row != 0);
+    let fates = batch.iter().zip(fates).map(|(pending, outcome)| {
         let fate = match outcome {
             0 => Fate::Committed,
             1 => Fate::Duplicate,
             3 => Fate::Frozen,
             _ => Fate::Conflict,
         };
-        appended.fates.insert(RunId(run), fate);
-        appended.outbox = appended.outbox.or(outbox);
-    }
-    Ok(appended)
+        (pending.run_id, fate)
+    });
+    Ok(Appended { fates: fates.collect(), outbox })
 }
 
 /// Whether somebody should act on the run now: a turn is open, a call is to be dispatched, or it waits for admission.

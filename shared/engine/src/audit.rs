@@ -23,12 +23,13 @@ use kernel::{
     audit::{Families, RunAudit, Violation, rules},
 };
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::{
     engine::connect,
     error::{EngineError, pg, rd},
+    pool::Pool,
     snapshot::{RedisKeys, Snapshots},
 };
 
@@ -114,7 +115,7 @@ pub async fn audit(options: &AuditOptions) -> Result<AuditReport, EngineError> {
 }
 
 struct Audit {
-    pool: PgPool,
+    pool: Pool,
     snapshots: Snapshots,
     settled: bool,
     grace: Duration,

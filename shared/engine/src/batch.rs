@@ -15,7 +15,7 @@ use std::{
 };
 
 use kernel::{Cause, Command, Decision, EventData, Rejection, RunId, RunState, Timestamp, decide};
-use sqlx::{PgPool, Postgres, Row, pool::PoolConnection};
+use sqlx::Row;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -27,6 +27,7 @@ use crate::{
     lookback,
     options::EngineOptions,
     outbox::Publishing,
+    pool::{Lent, Pool},
 };
 
 /// Races that a command may lose before its sender is told to come back later.
@@ -98,8 +99,8 @@ pub(crate) struct Committer {
     publishing: Publishing,
     /// Commands that could not be in the current batch: their run was in it already, or they lost a race.
     later: VecDeque<Job>,
-    /// Kept between commits: taking one from the pool asks Postgres each time whether it is still there.
-    connection: Option<PoolConnection<Postgres>>,
+    /// Kept between commits.
+    connection: Option<Lent>,
 }
 
 impl Committer {
@@ -369,7 +370,7 @@ fn registers_external(events: &[kernel::Event]) -> bool {
 }
 
 /// The runs of those jobs whose delivery is in the inbox.
-async fn handled_before(pool: &PgPool, jobs: &[(Job, Option<Arc<RunState>>)]) -> Result<HashSet<RunId>, EngineError> {
+async fn handled_before(pool: &Pool, jobs: &[(Job, Option<Arc<RunState>>)]) -> Result<HashSet<RunId>, EngineError> {
     let runs: Vec<Uuid> = jobs.iter().map(|(job, _)| job.run_id.0).collect();
     let keys: Vec<&str> = jobs.iter().map(|(job, _)| job.key.as_str()).collect();
     sqlx::query(

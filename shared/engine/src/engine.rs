@@ -5,10 +5,7 @@ use std::{hash::Hasher, str::FromStr, sync::Arc, time::Duration};
 use bus::Bus;
 use kernel::{Cause, Command, Event, Rejection, RunId, RunState};
 use redis::aio::ConnectionManager;
-use sqlx::{
-    PgPool,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
@@ -18,6 +15,7 @@ use crate::{
     load::Loader,
     options::EngineOptions,
     outbox::{Outbox, Publishing},
+    pool::Pool,
     snapshot::{RedisKeys, Snapshots},
 };
 
@@ -148,7 +146,7 @@ impl Engine {
     /// # Errors
     /// When Postgres does not answer, or the log does not decode.
     pub async fn load(&self, run: RunId) -> Result<Option<Arc<RunState>>, EngineError> {
-        self.inner.loader.current(run).await
+        Box::pin(self.inner.loader.current(run)).await
     }
 
     /// The run, at least as far as `seq`: for handlers that were told of `seq`. A snapshot is enough if it is that new and
@@ -166,7 +164,8 @@ impl Engine {
         let hint = self.inner.loader.hints(&[run]).await.remove(&run);
         match hint {
             Some(state) if state.seq >= seq && has_work(&state) => Ok(Some(state)),
-            hint => self.inner.loader.catch_up(run, hint).await,
+            // Boxed: it is rare, and would make everything that may come here as large as itself.
+            hint => Box::pin(self.inner.loader.catch_up(run, hint)).await,
         }
     }
 
@@ -354,7 +353,7 @@ impl Engine {
         crate::Retention::new(self.pool().clone())
     }
 
-    fn pool(&self) -> &PgPool {
+    fn pool(&self) -> &Pool {
         &self.inner.loader.pool
     }
 }
@@ -378,7 +377,7 @@ fn is_worth_waiting(error: &EngineError) -> bool {
 }
 
 /// A pool whose connections look in `schema` and plan once.
-pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<PgPool, EngineError> {
+pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<Pool, EngineError> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| EngineError::Config("ESC_DATABASE_URL is not a postgres:// address".to_owned()))?
         // Plans are made once, when tables may be young and small: one that reads a whole table would be kept as it grows.
@@ -393,6 +392,7 @@ pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<PgPool
         .acquire_timeout(Duration::from_secs(10))
         .connect_with(options)
         .await
+        .map(Pool::new)
         .map_err(pg("connecting"))
 }
 

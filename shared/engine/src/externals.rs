@@ -14,10 +14,11 @@ use bus::CloudEvent;
 use kernel::{TenantId, Timestamp, event::ExternalRef, wait};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use sqlx::{PgConnection, PgPool, postgres::PgRow};
+use sqlx::{PgConnection, postgres::PgRow};
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, instant, micros},
 };
 
@@ -40,7 +41,7 @@ pub const MAX_RESOURCE_KEY: usize = 1024;
 /// The events from outside. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Externals {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// An event from outside, as it is recorded.
@@ -88,7 +89,7 @@ impl RecordError {
 }
 
 impl Externals {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

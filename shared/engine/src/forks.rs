@@ -7,17 +7,18 @@ use kernel::{
     fork::{Carried, Origin},
     state::{Fact, FactKind},
 };
-use sqlx::{PgPool, Row};
+use sqlx::Row;
 
 use crate::{
     error::{EngineError, pg},
     load::Loader,
+    pool::Pool,
 };
 
 /// Reads what forks need. Cheap to clone.
 #[derive(Clone)]
 pub struct Forks {
-    pool: PgPool,
+    pool: Pool,
     loader: Loader,
 }
 
@@ -35,7 +36,7 @@ pub struct ForkPoint {
 }
 
 impl Forks {
-    pub(crate) fn new(pool: PgPool, loader: Loader) -> Self {
+    pub(crate) fn new(pool: Pool, loader: Loader) -> Self {
         Self { pool, loader }
     }
 

@@ -8,11 +8,12 @@ use std::{fmt, str::FromStr};
 
 use kernel::{CallId, RunId, RunState, TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use crate::{
     agents::{is_name, is_tool_name},
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, micros},
 };
 
@@ -113,11 +114,11 @@ pub struct UnderWay {
 /// The kill switch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Freezes {
-    pool: PgPool,
+    pool: Pool,
 }
 
 impl Freezes {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

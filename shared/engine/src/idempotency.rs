@@ -1,14 +1,15 @@
 //! Requests that carried an `Idempotency-Key`: the second time gets what the first one made.
 
 use kernel::{RunId, TenantId};
-use sqlx::{PgPool, Row};
+use sqlx::Row;
 
 use crate::error::{EngineError, pg};
+use crate::pool::Pool;
 
 /// The keys of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct IdempotencyKeys {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// What a key turned out to be.
@@ -24,7 +25,7 @@ pub enum Claim {
 }
 
 impl IdempotencyKeys {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

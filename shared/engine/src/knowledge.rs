@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use kernel::{Block, TenantId, Timestamp, Trust};
 use serde::Serialize;
-use sqlx::{PgPool, Row, postgres::PgRow};
+use sqlx::{Row, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
     memories::QUESTION_BYTES,
+    pool::Pool,
     reads::row::{Cells, micros},
 };
 
@@ -29,7 +30,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// The documents of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Knowledge {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// What is known of a document.
@@ -116,7 +117,7 @@ macro_rules! document_columns {
 }
 
 impl Knowledge {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

@@ -53,6 +53,7 @@ mod outbox;
 mod pace;
 #[cfg(test)]
 mod plans;
+mod pool;
 mod projection;
 mod reads;
 mod redis_state;

@@ -3,10 +3,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use kernel::{Event, EventData, RunId, RunState, STATE_VERSION, Timestamp, apply};
-use sqlx::{PgPool, Row};
+use sqlx::Row;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     snapshot::Snapshots,
 };
 
@@ -16,7 +17,7 @@ const TAIL: i64 = 2000;
 /// Reads runs from wherever is nearest, and never hands out what is older than the log.
 #[derive(Clone)]
 pub(crate) struct Loader {
-    pub(crate) pool: PgPool,
+    pub(crate) pool: Pool,
     pub(crate) snapshots: Snapshots,
 }
 

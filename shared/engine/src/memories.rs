@@ -1,14 +1,17 @@
 //! What runs remember for later runs. Turns write it through the log; here it is read, and changed by people.
 
+use std::{collections::HashSet, sync::Arc};
+
 use kernel::{
     Block, MemoryId, RunId, TenantId, Timestamp,
     memory::{MemoryPlace, MemoryScope},
 };
 use serde::Serialize;
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, instant, micros},
 };
 
@@ -18,7 +21,30 @@ pub(crate) const QUESTION_BYTES: i32 = 4000;
 /// The memories of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Memories {
-    pool: PgPool,
+    pool: Pool,
+    asked: Arc<Asked>,
+}
+
+/// Who asks whether a tenant has any memory. One look answers all who asked before it began.
+#[derive(Debug, Default)]
+struct Asked {
+    open: std::sync::Mutex<OpenQuestions>,
+    /// What the last look found, and its number.
+    found: tokio::sync::Mutex<(u64, HashSet<TenantId>)>,
+}
+
+#[derive(Debug, Default)]
+struct OpenQuestions {
+    /// Looks that were begun.
+    begun: u64,
+    /// Tenants that the next look is about.
+    tenants: HashSet<TenantId>,
+}
+
+impl Asked {
+    fn open(&self) -> std::sync::MutexGuard<'_, OpenQuestions> {
+        self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }
 
 /// A memory as it is kept.
@@ -79,8 +105,45 @@ macro_rules! memory_columns {
 }
 
 impl Memories {
-    pub(crate) fn new(pool: PgPool) -> Self {
-        Self { pool }
+    pub(crate) fn new(pool: Pool) -> Self {
+        Self { pool, asked: Arc::default() }
+    }
+
+    /// Whether a tenant has any memory now. Most have none, and every turn asks: those who ask at the same time share a look.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn any(&self, tenant: &TenantId) -> Result<bool, EngineError> {
+        let wanted = {
+            let mut open = self.asked.open();
+            open.tenants.insert(tenant.clone());
+            open.begun + 1
+        };
+        let mut found = self.asked.found.lock().await;
+        if found.0 < wanted {
+            let (number, tenants) = {
+                let mut open = self.asked.open();
+                open.begun += 1;
+                (open.begun, std::mem::take(&mut open.tenants))
+            };
+            *found = (number, self.of_these(&tenants).await?);
+        }
+        Ok(found.1.contains(tenant))
+    }
+
+    /// Those of these tenants that have a memory.
+    async fn of_these(&self, tenants: &HashSet<TenantId>) -> Result<HashSet<TenantId>, EngineError> {
+        let read = || pg("looking for memories");
+        let names: Vec<&str> = tenants.iter().map(TenantId::as_str).collect();
+        let rows = sqlx::query(
+            "select t.tenant from unnest($1::text[]) as t (tenant)
+             cross join lateral (select 1 from memories m where m.tenant = t.tenant limit 1) as any_of",
+        )
+        .bind(names)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(read())?;
+        rows.iter().map(|row| Cells(row).tenant()).collect::<Result<_, _>>().map_err(read())
     }
 
     /// What fits a question best, the best first; and then, unless only that is wanted, what was written last.

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use kernel::{ApprovalId, Timestamp};
 use serde::{Deserialize, Serialize};
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, instant},
 };
 
@@ -53,11 +54,11 @@ pub struct Notice {
 /// What is still to be told of all questions. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Notices {
-    pool: PgPool,
+    pool: Pool,
 }
 
 impl Notices {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

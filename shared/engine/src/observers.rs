@@ -2,18 +2,19 @@
 
 use kernel::{CallId, RunId, TenantId, Timestamp};
 use serde_json::value::RawValue;
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, micros},
 };
 
 /// How far the observers have read. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ObserverCheckpoints {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// An observer's state of one call, as of one signal.
@@ -30,7 +31,7 @@ pub struct ObserverCheckpoint {
 }
 
 impl ObserverCheckpoints {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 
@@ -106,7 +107,7 @@ impl ObserverCheckpoints {
 /// Where archived raw output stands. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Segments {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// An archived piece of a call's raw output: the bytes `from_offset..to_offset`, the lines `from_line..to_line`, from 0.
@@ -133,7 +134,7 @@ pub struct Segment {
 }
 
 impl Segments {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

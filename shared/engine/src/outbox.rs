@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bus::{Bus, Outgoing, Publisher, subject};
+use bus::{Bus, Outgoing, Publisher, header, subject};
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use kernel::{
     Cause, Event, RunId, RunState, TenantId,
     call::{Call, CallStatus},
 };
-use sqlx::{PgPool, Row};
+use sqlx::Row;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -23,11 +23,12 @@ use crate::{
     gate::{HELD_AT_MOST, PublishGate},
     load::Loader,
     options::EngineOptions,
+    pool::Pool,
 };
 
 /// Batches that may wait to be published; more make the committer wait.
 const QUEUE: usize = 64;
-/// How long events wait for the snapshots of their runs.
+/// How long snapshots are tried to be kept.
 const KEEP_WITHIN: Duration = Duration::from_millis(100);
 /// Batches that may be held back; more are published all the same.
 const HELD: usize = 256;
@@ -60,8 +61,9 @@ fn outgoing(
         .header("ce-dataschema", format!("/schemas/events/{event_type}.v{version}.json"))
         .header("Content-Type", "application/json");
     match &cause.traceparent {
-        Some(traceparent) => message.traceparent(traceparent),
-        None => message,
+        // By its name in CloudEvents: at one that is called `traceparent` the server looks for whom to send traces of its own.
+        Some(traceparent) if bus::is_traceparent(traceparent) => message.header(header::CE_TRACEPARENT, traceparent),
+        _ => message,
     }
 }
 
@@ -183,11 +185,11 @@ async fn send(
     batch: Batch,
 ) -> (Vec<Result<bus::Ack, bus::BusError>>, Option<i64>) {
     let Batch { states, checkpoints, messages, outbox } = batch;
-    // First the snapshots, so that whoever hears of an event finds the state that goes with it: a stale one costs its reader
-    // two looks into Postgres, which is more than this wait.
-    keep(&loader, &states).await;
+    // The snapshots are on their way first, so that whoever hears of an event finds the state that goes with it: a stale one
+    // costs its reader two looks into Postgres. Waiting for them to arrive would cost everybody more than that costs the few.
+    let keeping = keep(&loader, &states);
     let checkpointing = checkpoint(&loader, &checkpoints);
-    let (published, ()) = futures::join!(publisher.publish_all(messages), checkpointing);
+    let ((), published, ()) = futures::join!(keeping, publisher.publish_all(messages), checkpointing);
     (published, outbox)
 }
 
@@ -203,7 +205,7 @@ fn settle(results: &[Result<bus::Ack, bus::BusError>], outbox: Option<i64>, repo
     }
 }
 
-/// Keeps states where loads find them. A store that does not answer holds up no event for long: publishing goes on without.
+/// Keeps states where loads find them. A store that does not answer holds up nothing for long.
 async fn keep(loader: &Loader, states: &[Arc<RunState>]) {
     match tokio::time::timeout(KEEP_WITHIN, loader.snapshots.put(states)).await {
         Ok(Ok(())) => {}
@@ -249,14 +251,14 @@ pub struct Swept {
 /// The outbox: commits whose events are not known to be published for good.
 #[derive(Clone)]
 pub struct Outbox {
-    pool: PgPool,
+    pool: Pool,
     loader: Loader,
     publisher: Publisher,
     keep: Duration,
 }
 
 impl Outbox {
-    pub(crate) fn new(pool: PgPool, loader: Loader, bus: &Bus, keep: Duration) -> Self {
+    pub(crate) fn new(pool: Pool, loader: Loader, bus: &Bus, keep: Duration) -> Self {
         Self { pool, loader, publisher: bus.publisher(), keep }
     }
 

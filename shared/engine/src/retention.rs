@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use kernel::RunId;
-use sqlx::{PgPool, Row};
+use sqlx::Row;
 use uuid::Uuid;
 
 use crate::error::{EngineError, pg};
+use crate::pool::Pool;
 
 /// Runs that one step of a removal looks at.
 const RUNS: i32 = 500;
@@ -16,7 +17,7 @@ const RUNS: i32 = 500;
 /// Every step is short and takes no lock that others wait for; what is left is for the next step.
 #[derive(Clone, Debug)]
 pub struct Retention {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// What a step of [`Retention::remove_ended_runs`] did.
@@ -31,7 +32,7 @@ pub struct Removed {
 }
 
 impl Retention {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use kernel::{TenantId, Timestamp};
 use serde_json::value::RawValue;
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, instant, micros},
 };
 
 /// What is kept about watched services. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Services {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// How far the log of a service was read.
@@ -96,7 +97,7 @@ pub struct ServiceSegment {
 }
 
 impl Services {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

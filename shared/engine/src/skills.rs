@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use kernel::{TenantId, memory::SkillRef};
 use serde::Serialize;
-use sqlx::{PgPool, types::Json};
+use sqlx::types::Json;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::Cells,
 };
 
@@ -17,7 +18,7 @@ pub type SkillFiles = BTreeMap<String, String>;
 /// The versions of skills that were opened. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SkillVersions {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// How often a version of a skill was opened, and how those runs ended.
@@ -36,7 +37,7 @@ pub struct SkillUse {
 }
 
 impl SkillVersions {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

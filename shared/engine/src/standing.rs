@@ -7,10 +7,11 @@
 use kernel::{ApprovalId, RunId, StandingId, TenantId, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use sqlx::{PgPool, postgres::PgRow, types::Json};
+use sqlx::{postgres::PgRow, types::Json};
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, micros},
 };
 
@@ -105,7 +106,7 @@ pub struct Shape<'a> {
 /// The standing approvals of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct StandingApprovals {
-    pool: PgPool,
+    pool: Pool,
 }
 
 macro_rules! select_standing {
@@ -125,7 +126,7 @@ macro_rules! select_standing {
 }
 
 impl StandingApprovals {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use kernel::{ApprovalId, RunId, TenantId, TimerId, Timestamp, event::TimerPurpose};
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, instant, micros},
 };
 
 /// The timers of all runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Timers {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// A timer whose time has come.
@@ -87,7 +88,7 @@ pub(crate) const NEXT: &str = concat!(
 );
 
 impl Timers {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

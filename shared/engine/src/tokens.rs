@@ -2,11 +2,12 @@
 
 use kernel::{TenantId, Timestamp};
 use serde::Serialize;
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, instant, micros},
 };
 
@@ -58,7 +59,7 @@ pub struct TokenRow {
 /// The tokens of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ApiTokens {
-    pool: PgPool,
+    pool: Pool,
 }
 
 macro_rules! token_columns {
@@ -78,7 +79,7 @@ macro_rules! token_columns {
 }
 
 impl ApiTokens {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

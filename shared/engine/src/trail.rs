@@ -3,17 +3,14 @@
 use kernel::{TenantId, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use sqlx::{PgPool, postgres::PgRow, types::Json};
+use sqlx::{postgres::PgRow, types::Json};
 use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
-    externals::{lock_keys, lock_name},
+    pool::Pool,
     reads::row::{Cells, instant, micros},
 };
-
-/// Stands where the names of other locks have a tenant; no tenant is named so.
-const LOCK: &str = "";
 
 /// Something that somebody did, or tried to.
 #[derive(Clone, Debug)]
@@ -95,7 +92,7 @@ pub struct AuditFilter {
 /// The audit trail of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AuditTrail {
-    pool: PgPool,
+    pool: Pool,
 }
 
 macro_rules! audit_columns {
@@ -109,7 +106,7 @@ macro_rules! audit_columns {
 }
 
 impl AuditTrail {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 
@@ -127,23 +124,12 @@ impl AuditTrail {
                 "evidence": entry.evidence,
             })
         });
-        let adding = || pg("adding to the audit trail");
-        let mut transaction = self.pool.begin().await.map_err(adding())?;
-        lock_keys(&mut transaction, &[lock_name(LOCK, "audit")]).await?;
-        sqlx::query(
-            "insert into audit (id, at, tenant, actor, roles, token_id, action, resource, outcome, address, forwarded,
-                                user_agent, evidence)
-             select e.id, e.at, e.tenant, e.actor, array(select jsonb_array_elements_text(e.roles)), e.token_id, e.action,
-                    e.resource, e.outcome, e.address, e.forwarded, e.user_agent, e.evidence
-             from jsonb_to_recordset($1) as e (id uuid, at timestamptz, tenant text, actor text, roles jsonb, token_id uuid,
-                  action text, resource text, outcome text, address text, forwarded text, user_agent text, evidence json)
-             on conflict do nothing",
-        )
-        .bind(Json(documents.collect::<Vec<_>>()))
-        .execute(&mut *transaction)
-        .await
-        .map_err(adding())?;
-        transaction.commit().await.map_err(adding())
+        sqlx::query("select add_to_audit($1)")
+            .bind(Json(documents.collect::<Vec<_>>()))
+            .execute(&self.pool)
+            .await
+            .map_err(pg("adding to the audit trail"))?;
+        Ok(())
     }
 
     /// This tenant's entries, newest first, from before `before`.

@@ -9,11 +9,12 @@ mod watch;
 use std::sync::Arc;
 
 use kernel::{TenantId, Timestamp, agent::AgentSpec};
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 
 use crate::{
     digest::digest,
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, micros},
 };
 use cache::Cache;
@@ -25,7 +26,7 @@ pub(crate) use file::{Problem, is_name, is_tool_name, read_yaml};
 /// The agent definitions. Cheap to clone; clones share what they remember.
 #[derive(Clone, Debug)]
 pub struct Agents {
-    pool: PgPool,
+    pool: Pool,
     cache: Arc<Cache>,
 }
 
@@ -75,7 +76,7 @@ impl AgentVersion {
 }
 
 impl Agents {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool, cache: Arc::new(Cache::default()) }
     }
 

@@ -13,13 +13,14 @@ use kernel::{
     agent::{Batch, Debounce, Trigger},
     units::later,
 };
-use sqlx::{PgConnection, PgPool, Row};
+use sqlx::{PgConnection, Row};
 
 use crate::{
     agents::AgentTrigger,
     error::{EngineError, pg},
     externals::{RecordedExternal, lock_keys, lock_name},
     matching::FilterError,
+    pool::Pool,
     reads::row::instant,
     schedules::run_id_at,
 };
@@ -32,7 +33,7 @@ const KEY_BYTES: usize = 512;
 /// What triggers hold back. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Gatherings {
-    pool: PgPool,
+    pool: Pool,
     agents: crate::Agents,
 }
 
@@ -61,7 +62,7 @@ pub fn gathering_key(trigger: &AgentTrigger, event: &serde_json::Value) -> Resul
 }
 
 impl Gatherings {
-    pub(crate) fn new(pool: PgPool, agents: crate::Agents) -> Self {
+    pub(crate) fn new(pool: Pool, agents: crate::Agents) -> Self {
         Self { pool, agents }
     }
 

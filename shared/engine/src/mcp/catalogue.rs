@@ -3,11 +3,12 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use kernel::{CallId, RunId, Timestamp, tool::ToolSpec};
-use sqlx::{PgPool, Row as _, postgres::PgRow};
+use sqlx::{Row as _, postgres::PgRow};
 
 use crate::{
     digest::digest,
     error::{EngineError, pg},
+    pool::Pool,
     reads::row::{Cells, instant},
 };
 
@@ -56,7 +57,7 @@ pub struct McpTask {
 /// The tools of MCP servers, and the tasks of calls. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct McpCatalogue {
-    pool: PgPool,
+    pool: Pool,
 }
 
 impl McpTool {
@@ -76,7 +77,7 @@ impl McpTool {
 }
 
 impl McpCatalogue {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

@@ -15,7 +15,7 @@ mod runs;
 pub(crate) mod upkeep;
 mod waits;
 
-use sqlx::PgPool;
+use crate::pool::Pool;
 
 pub use approvals::ApprovalRow;
 pub use artifacts::ArtifactRow;
@@ -34,11 +34,11 @@ pub const MAX_ROWS: u32 = 1000;
 /// The read side. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    pool: PgPool,
+    pool: Pool,
 }
 
 impl Reads {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 }

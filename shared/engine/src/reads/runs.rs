@@ -3,7 +3,7 @@
 use kernel::{ConversationId, RunId, Seq, Status, TenantId, Timestamp, TurnId, budget::Spent, wait::WakeKind};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use sqlx::{PgPool, postgres::PgRow};
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::{
@@ -13,6 +13,7 @@ use super::{
     row::{Cells, instant, micros},
 };
 use crate::error::{EngineError, pg};
+use crate::pool::Pool;
 
 /// A run as its last commit left it.
 #[derive(Clone, Debug, Serialize)]
@@ -110,7 +111,7 @@ macro_rules! select_runs {
 }
 
 /// The children of a run, oldest first.
-pub(super) async fn children_of(pool: &PgPool, parent: RunId, most: i64) -> Result<Vec<RunRow>, EngineError> {
+pub(super) async fn children_of(pool: &Pool, parent: RunId, most: i64) -> Result<Vec<RunRow>, EngineError> {
     let read = || pg("listing children");
     let rows = sqlx::query(select_runs!("where parent_id = $1 order by runs.created_at, run_id limit $2"))
         .bind(parent.0)

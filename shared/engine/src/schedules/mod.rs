@@ -18,12 +18,13 @@ mod spec;
 use jiff::Timestamp;
 use kernel::{RunId, Status, TenantId, Trust, schedule::ScheduleSpec};
 use serde::{Deserialize, Serialize};
-use sqlx::{PgConnection, PgPool, postgres::PgRow};
+use sqlx::{PgConnection, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::{
     error::{EngineError, pg},
     externals::{lock_keys, lock_name},
+    pool::Pool,
     reads::row::{Cells, instant, micros},
 };
 
@@ -39,7 +40,7 @@ pub const MAX_BACKFILL: usize = 10_000;
 /// The schedules of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Schedules {
-    pool: PgPool,
+    pool: Pool,
 }
 
 /// A schedule as it is stored.
@@ -195,7 +196,7 @@ macro_rules! reading {
 pub(crate) use reading;
 
 impl Schedules {
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
     }
 

@@ -1,0 +1,275 @@
+//! Connections to Postgres, shared by all that one process asks.
+//!
+//! sqlx's pool asks the server whether a connection is alive before it lends it and once more when it comes back, so that a
+//! question by index costs three round trips instead of one. A connection that has just answered is alive: it is kept here and
+//! lent again at once. What was not used for a while, was cut off in the middle or failed goes back through sqlx's pool,
+//! which looks after it.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::{future::BoxFuture, stream::BoxStream};
+use sqlx::{
+    Describe, Either, Error, Execute, Executor, PgConnection, PgPool, Postgres, SqlStr, Transaction,
+    pool::PoolConnection,
+    postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+};
+
+/// How long after its last answer a connection is taken to be alive.
+const WARM: Duration = Duration::from_secs(1);
+
+/// The connections. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    inner: PgPool,
+    bench: Arc<Mutex<Bench>>,
+}
+
+/// Connections that have just answered.
+#[derive(Debug, Default)]
+struct Bench {
+    /// The one used last is the last.
+    warm: Vec<(PoolConnection<Postgres>, Instant)>,
+    /// Those who wait for sqlx's pool to have one for them.
+    waiting: usize,
+}
+
+impl Pool {
+    pub(crate) fn new(inner: PgPool) -> Self {
+        Self { inner, bench: Arc::default() }
+    }
+
+    /// A connection for several statements.
+    pub(crate) async fn acquire(&self) -> Result<Lent, Error> {
+        if let Some(connection) = self.warm() {
+            return Ok(self.lend(connection));
+        }
+        let _waiting = Waiting::new(&self.bench);
+        self.inner.acquire().await.map(|connection| self.lend(connection))
+    }
+
+    /// A transaction.
+    pub(crate) async fn begin(&self) -> Result<Transaction<'static, Postgres>, Error> {
+        // sqlx ends one that is given up, which needs its own pool.
+        match self.warm() {
+            Some(connection) => Transaction::begin(connection, None).await,
+            None => {
+                let _waiting = Waiting::new(&self.bench);
+                self.inner.begin().await
+            }
+        }
+    }
+
+    /// Closes all connections, and waits for those that are lent.
+    pub(crate) async fn close(&self) {
+        self.bench().warm.clear();
+        self.inner.close().await;
+    }
+
+    fn lend(&self, connection: PoolConnection<Postgres>) -> Lent {
+        Lent { connection: Some(connection), is_well: false, bench: Arc::clone(&self.bench) }
+    }
+
+    fn warm(&self) -> Option<PoolConnection<Postgres>> {
+        let mut bench = self.bench();
+        let (connection, since) = bench.warm.pop()?;
+        if since.elapsed() < WARM {
+            return Some(connection);
+        }
+        // The others are colder still. sqlx's pool asks them whether they are alive, as they come back and as it lends them.
+        let cold = std::mem::take(&mut bench.warm);
+        drop(bench);
+        drop(cold);
+        drop(connection);
+        None
+    }
+
+    fn bench(&self) -> MutexGuard<'_, Bench> {
+        lock(&self.bench)
+    }
+
+    /// Asks one question, and keeps the connection if it was answered.
+    async fn ask<T>(&self, question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, Error>) -> Result<T, Error> {
+        let mut lent = self.acquire().await?;
+        let answer = question(&mut lent).await;
+        if matches!(&answer, Ok(_) | Err(Error::Database(_) | Error::RowNotFound)) {
+            lent.is_well();
+        }
+        answer
+    }
+}
+
+fn lock(bench: &Mutex<Bench>) -> MutexGuard<'_, Bench> {
+    bench.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts somebody among those who wait for sqlx's pool.
+struct Waiting<'a> {
+    bench: &'a Mutex<Bench>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(bench: &'a Mutex<Bench>) -> Self {
+        lock(bench).waiting += 1;
+        Self { bench }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(self.bench).waiting -= 1;
+    }
+}
+
+/// A connection that somebody uses.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// There until it is dropped.
+    connection: Option<PoolConnection<Postgres>>,
+    is_well: bool,
+    bench: Arc<Mutex<Bench>>,
+}
+
+impl Lent {
+    /// Says that the last statement was answered to its end, and that no transaction is open: it may be lent again as it is.
+    pub(crate) fn is_well(&mut self) {
+        self.is_well = true;
+    }
+}
+
+impl Deref for Lent {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        self.connection.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.connection.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        let mut bench = lock(&self.bench);
+        // Who waits is woken by sqlx's pool alone.
+        if self.is_well && bench.waiting == 0 {
+            bench.warm.push((connection, Instant::now()));
+        } else {
+            drop(bench);
+            drop(connection);
+        }
+    }
+}
+
+impl<'p> Executor<'p> for &'p Pool {
+    type Database = Postgres;
+
+    fn execute<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<PgQueryResult, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        Box::pin(self.ask(async |connection| connection.execute(query).await))
+    }
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        // Long answers are read piece by piece: nobody knows how they end.
+        self.inner.fetch_many(query)
+    }
+
+    fn fetch_all<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Vec<PgRow>, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        Box::pin(self.ask(async |connection| connection.fetch_all(query).await))
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<PgRow>, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        Box::pin(self.ask(async |connection| connection.fetch_optional(query).await))
+    }
+
+    fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, Result<PgStatement, Error>>
+    where
+        'p: 'e,
+    {
+        self.inner.prepare_with(sql, parameters)
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, Error>>
+    where
+        'p: 'e,
+    {
+        self.inner.describe(sql)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Row, query};
+
+    use super::*;
+    use crate::{engine::connect, testing::database_url};
+
+    async fn number(pool: &Pool, sql: &'static str) -> Result<i32, Error> {
+        query(sql).fetch_one(pool).await?.try_get(0)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn everybody_who_waits_gets_one() {
+        let pool = connect(&database_url(), "public", 2).await.unwrap();
+        let all = (0..300).map(|each| {
+            let pool = pool.clone();
+            tokio::spawn(async move {
+                if each % 10 > 0 {
+                    return number(&pool, "select 1").await.unwrap();
+                }
+                let mut transaction = pool.begin().await.unwrap();
+                let one = query("select 1").fetch_one(&mut *transaction).await.unwrap().try_get(0);
+                transaction.commit().await.unwrap();
+                one.unwrap()
+            })
+        });
+        let answers = futures::future::try_join_all(all).await.unwrap();
+        assert_eq!(answers.iter().sum::<i32>(), 300);
+        assert!(pool.inner.size() <= 2);
+    }
+
+    #[tokio::test]
+    async fn one_that_was_cut_off_is_not_lent_again() {
+        let pool = connect(&database_url(), "public", 1).await.unwrap();
+        let first = number(&pool, "select pg_backend_pid()").await.unwrap();
+        assert_eq!(number(&pool, "select pg_backend_pid()").await.unwrap(), first, "one that answered is kept");
+        let other = connect(&database_url(), "public", 1).await.unwrap();
+        query("select pg_terminate_backend($1)").bind(first).execute(&other).await.unwrap();
+        // At once, it may be found to be gone only as it is used.
+        let _ = number(&pool, "select 1").await;
+        assert_ne!(number(&pool, "select pg_backend_pid()").await.unwrap(), first);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_waited_for_is_no_answer_to_the_next() {
+        let pool = connect(&database_url(), "public", 1).await.unwrap();
+        let slow = number(&pool, "select 7 from pg_sleep(0.2)");
+        assert!(tokio::time::timeout(Duration::from_millis(50), slow).await.is_err());
+        assert_eq!(number(&pool, "select 42").await.unwrap(), 42);
+        let wrong = number(&pool, "select 1 / 0").await;
+        assert!(matches!(wrong, Err(Error::Database(_))), "{wrong:?}");
+        assert_eq!(number(&pool, "select 43").await.unwrap(), 43);
+    }
+}
