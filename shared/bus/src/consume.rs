@@ -255,8 +255,9 @@ where
                 tokio::time::sleep(after).await;
             }
             let began = Instant::now();
-            // The handler is called inside, so that a panic before its first await is caught as well.
-            let handling = AssertUnwindSafe(async { handler(delivery).await }).catch_unwind();
+            // The handler is called inside, so that a panic before its first await is caught as well. Its state may be large: in
+            // a box, it is not moved about with this task.
+            let handling = AssertUnwindSafe(async { Box::pin(handler(delivery)).await }).catch_unwind();
             let handled = match timeout {
                 None => Some(handling.await),
                 Some(timeout) => tokio::time::timeout(timeout, handling).await.ok(),

@@ -18,6 +18,8 @@ use crate::namespace::Namespace;
 pub mod header {
     /// W3C trace context of whatever caused the message.
     pub const TRACEPARENT: &str = "traceparent";
+    /// The W3C trace context of a CloudEvent, by its distributed tracing extension.
+    pub const CE_TRACEPARENT: &str = "ce-traceparent";
     /// Identity for de-duplication by the server.
     pub const MSG_ID: &str = "Nats-Msg-Id";
     /// Media type of the body.
@@ -94,9 +96,10 @@ impl Headers {
         self.0.is_empty()
     }
 
-    /// The W3C `traceparent`, if there is a well-formed one.
+    /// The W3C `traceparent` of the message, or else of the CloudEvent in it, if there is a well-formed one.
     pub fn traceparent(&self) -> Option<&str> {
-        self.get(header::TRACEPARENT).filter(|text| is_traceparent(text))
+        let named = |name| self.get(name).filter(|text| is_traceparent(text));
+        named(header::TRACEPARENT).or_else(|| named(header::CE_TRACEPARENT))
     }
 
     /// Sets the W3C `traceparent`; a malformed one is left out, since it would only mislead.

@@ -215,7 +215,6 @@ fn consumers() -> Vec<ConsumerSpec> {
         ),
         each("approval", "EVENTS", &["evt.approval.requested.>", "evt.budget.exceeded.>"], 1024),
         each("artifact", "SIGNALS", &["sigp.>"], 4096),
-        each("artifact-events", "EVENTS", &["evt.tool.completed.>"], 4096),
         each("observer-events", "EVENTS", &["evt.action.recorded.>", "evt.tool.started.>"], 4096),
     ];
     consumers.extend((0..PARTITIONS).map(|partition| ConsumerSpec {
