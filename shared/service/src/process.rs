@@ -208,9 +208,10 @@ where
         }
     };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if config.as_ref().worker_threads > 0 {
-        builder.worker_threads(config.as_ref().worker_threads);
-    }
+    builder.worker_threads(match config.as_ref().worker_threads {
+        0 => std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)),
+        threads => threads,
+    });
     let runtime = match builder.enable_all().thread_name(name).build() {
         Ok(runtime) => runtime,
         Err(error) => {

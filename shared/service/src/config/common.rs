@@ -64,7 +64,8 @@ pub struct Common {
     pub artifact_url: String,
     /// Bearer token between services.
     pub internal_token: Secret<String>,
-    /// Threads of the runtime; 0 takes one per core.
+    /// Threads of the runtime; 0 takes half as many as there are cores, and one at least: a machine is seldom one service's own,
+    /// and each thread more costs more than it brings while one is enough.
     pub worker_threads: usize,
 }
 
