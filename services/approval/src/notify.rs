@@ -66,6 +66,9 @@ struct Asked {
 #[derive(Debug, Deserialize)]
 struct Which {
     approval_id: ApprovalId,
+    /// None: a question, which no standing approval answers.
+    #[serde(default)]
+    call_id: Option<kernel::CallId>,
 }
 
 impl Targets {
@@ -77,6 +80,10 @@ impl Targets {
         let others = webhook(&config.escalate_url, secret)?.or_else(|| people.clone());
         let (remind_after, escalate_after) = (seconds(config.remind_seconds), seconds(config.escalate_seconds));
         Ok(Self { people, others, remind_after, escalate_after })
+    }
+
+    fn are_none(&self) -> bool {
+        self.people.is_none() && self.others.is_none()
     }
 
     fn of(&self, kind: NoticeKind) -> Option<&Webhook> {
@@ -128,6 +135,10 @@ impl Notifying {
             return Ok(Outcome::dead("the event can't be read: another version wrote it"));
         };
         let Some(asked) = asked.approval else { return Ok(Outcome::Ack) };
+        if asked.call_id.is_none() && self.targets.are_none() {
+            metrics::counter!("approval_questions_total").increment(1);
+            return Ok(Outcome::Ack);
+        }
         match self.heard(&tenant, asked.approval_id).await {
             Ok(()) => Ok(Outcome::Ack),
             Err(error) if error.is_transient() => Ok(Outcome::defer(error.to_string())),

@@ -34,12 +34,19 @@ impl Recaller {
         Self { memories: engine.memories(), knowledge: engine.knowledge() }
     }
 
+    /// Whether a tenant remembers anything. If that can't be known, it may.
+    pub async fn remembers(&self, tenant: &str) -> bool {
+        let Ok(tenant) = tenant.parse() else { return false };
+        matches!(tokio::time::timeout(WITHIN, self.memories.any(&tenant)).await, Ok(Ok(true)) | Ok(Err(_)) | Err(_))
+    }
+
     /// What this turn should be told. What can't be had in time is left out, and that is said.
-    pub async fn before(&self, state: &RunState, agent: &AgentSpec) -> Vec<Beside> {
+    /// `is_any` says whether there is anything to remember at all.
+    pub async fn before(&self, state: &RunState, agent: &AgentSpec, is_any: bool) -> Vec<Beside> {
         let question = question(state);
         let seen = Trust::join_all([state.lowest_trust, state.objective.trust]);
         let recalled = async {
-            if agent.memory.recall == Recall::None {
+            if agent.memory.recall == Recall::None || !is_any {
                 return None;
             }
             let circle = Circle { agent: &state.agent, user: user_of(state) };

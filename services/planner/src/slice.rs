@@ -95,8 +95,18 @@ impl Part {
         Self { name, heading, body, trust, seqs: Vec::new(), sources: Vec::new(), cut: None }
     }
 
-    fn text(&self) -> String {
-        format!("# {}\n{}\n\n", self.heading, self.body.trim_end())
+    fn write(&self, to: &mut String) {
+        for piece in self.pieces() {
+            to.push_str(piece);
+        }
+    }
+
+    fn text_bytes(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.len()).sum()
+    }
+
+    fn pieces(&self) -> [&str; 5] {
+        ["# ", self.heading, "\n", self.body.trim_end(), "\n\n"]
     }
 }
 
@@ -119,7 +129,7 @@ impl Slice {
         let mut before = standing::before(&view, room);
         before.extend(input.beside.iter().filter_map(|beside| beside.part(&view, room)));
         let after = standing::after(&view, room);
-        let fixed: u64 = before.iter().chain(&after).map(|part| tokens::count(&part.text())).sum();
+        let fixed: u64 = before.iter().chain(&after).map(|part| tokens::of_bytes(part.text_bytes())).sum();
         let left = room.saturating_sub(fixed + tokens::count(&preface(&boundary)));
         let (history, facts) = happened::parts(&view, left, left * HISTORY_SHARE / 100);
 
@@ -131,17 +141,17 @@ impl Slice {
             digests: input.digests.to_vec(),
         };
         for part in before.into_iter().chain(history).chain([facts]).chain(after) {
-            let text = part.text();
-            manifest.tokens += tokens::count(&text);
+            let counted = tokens::of_bytes(part.text_bytes());
+            manifest.tokens += counted;
+            part.write(&mut user);
             manifest.sections.push(Section {
                 name: part.name.to_owned(),
                 trust: part.trust,
                 seqs: part.seqs,
                 sources: part.sources,
-                tokens: tokens::count(&text),
+                tokens: counted,
                 cut: part.cut,
             });
-            user.push_str(&text);
         }
         user.push_str(CLOSING);
         Self { system, user, manifest, trust: view.seen, based_on: input.state.seq, boundary }

@@ -198,7 +198,7 @@ impl Turns {
             let reason = "the tenant has all the turns under way that it may have at once".to_owned();
             return Ok(Outcome::Retry { after: Some(QUEUED * 2_u32.saturating_pow(doublings)), reason });
         };
-        match self.run(&doorbell).await {
+        match Box::pin(self.run(&doorbell)).await {
             Ok(outcome) => Ok(outcome),
             Err(TurnError::Model(error)) => {
                 // The turn stays open and is taken again, here or elsewhere, until a model answers or the run is ended.
@@ -227,7 +227,11 @@ impl Turns {
         let (leases, holder) = (self.engine.leases(), &self.engine.options().instance);
         let name = format!("turn/{turn_id}");
         // Side by side: what is read may be a moment older than the lease, and the commit finds out.
-        let (lease, state) = futures::join!(leases.acquire(&name, holder, LEASE), self.load(doorbell));
+        let (lease, state, remembers) = futures::join!(
+            leases.acquire(&name, holder, LEASE),
+            self.load(doorbell),
+            self.recaller.remembers(&doorbell.tenant)
+        );
         let lease = match lease {
             Ok(None) => {
                 let reason = "another planner has the turn".to_owned();
@@ -243,7 +247,7 @@ impl Turns {
         let began = Instant::now();
         let interrupt = self.interrupts.of(doorbell.run);
         let outcome = match state? {
-            Some(state) => match self.turn(doorbell, Arc::clone(&state), interrupt).await {
+            Some(state) => match self.turn(doorbell, Arc::clone(&state), interrupt, remembers).await {
                 Err(error @ (TurnError::NoAgent(..) | TurnError::Schema(_))) => {
                     // It will not get better by itself: the run ends and says why.
                     let asking = Asking { state: &state, turn_id, traceparent: doorbell.traceparent.as_deref() };
@@ -277,6 +281,7 @@ impl Turns {
         doorbell: &Doorbell,
         state: Arc<RunState>,
         interrupt: Interrupt,
+        remembers: bool,
     ) -> Result<&'static str, TurnError> {
         let wake = doorbell.opened.wake.map_or("start", kernel::wait::WakeKind::as_str);
         metrics::counter!("planner_wakes_total", "kind" => wake).increment(1);
@@ -290,11 +295,11 @@ impl Turns {
             traceparent: doorbell.traceparent.as_deref(),
             interrupt: &interrupt,
         };
-        let state = match self.steer(&before, state).await? {
+        let state = match Box::pin(self.steer(&before, state)).await? {
             Steered::Ask(state) => state,
             Steered::Over(how) => return Ok(how),
         };
-        let around = self.around(&state, &version.spec).await;
+        let around = self.around(&state, &version.spec, remembers).await;
         let slice = self.slice(&state, &version.spec, &toolbox, &around);
         let mut open = Open {
             state,

@@ -104,7 +104,9 @@ impl Dispatcher {
         }
         let loaded = match bell.seq {
             Some(seq) => {
-                let rang = |state: &RunState| bell.calls(state).iter().any(|call| state.calls.contains_key(call));
+                let rang = |state: &RunState| {
+                    bell.is_about_question(state) || bell.calls(state).iter().any(|call| state.calls.contains_key(call))
+                };
                 self.engine.load_at_least(bell.run, seq, rang).await
             }
             None => self.engine.load(bell.run).await,
@@ -146,7 +148,7 @@ impl Dispatcher {
         let acquired = self.engine.leases().acquire(&format!("call/{call_id}"), &self.instance, self.lease).await?;
         let Some(lease) = acquired else { return Ok(held(call)) };
         let mut lease = Some(lease);
-        let outcome = self.rounds(bell, call_id, &mut lease).await;
+        let outcome = Box::pin(self.rounds(bell, call_id, &mut lease)).await;
         if let Some(lease) = lease {
             lease.release().await;
         }
@@ -347,7 +349,7 @@ impl Dispatcher {
             Ok(committed) => {
                 // It may have been the last thing that was in the way of undoing.
                 if committed.state.to_compensate().is_some() {
-                    self.compensate(committed.state.run_id, task.seq()).await?;
+                    Box::pin(self.compensate(committed.state.run_id, task.seq())).await?;
                 }
                 Ok(Next::ACK)
             }

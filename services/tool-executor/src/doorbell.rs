@@ -1,6 +1,7 @@
 //! What a message says: which run to look at, and which call rang.
 
 use bus::{Delivery, Subject};
+use kernel::call::Approval;
 use kernel::{ApprovalId, CallId, RunId, RunState, Seq, WaitId};
 use serde_json::Value;
 
@@ -48,6 +49,12 @@ impl Doorbell {
     /// Whether the run may have to undo something now. A bell that names no call may tell of the ending itself.
     pub fn is_about_ending(&self, state: &RunState) -> bool {
         self.named == Named::Nothing || state.ending.is_some()
+    }
+
+    /// Whether it is about an answer to a question, which lets no call pass, whatever comes.
+    pub fn is_about_question(&self, state: &RunState) -> bool {
+        let Named::Approval(approval) = self.named else { return false };
+        state.approvals.get(&approval).is_some_and(Approval::is_question)
     }
 
     /// The calls of the run that it is about.

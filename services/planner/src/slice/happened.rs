@@ -15,7 +15,7 @@ const MAX_ENTRIES: usize = 16;
 /// History (none if there is none) and news, within `room` tokens; history within `history_room` at the least.
 pub(super) fn parts(view: &View<'_>, room: u64, history_room: u64) -> (Option<Part>, Part) {
     let facts = news(view, room.saturating_sub(history_room));
-    let left = room.saturating_sub(tokens::count(&facts.text()));
+    let left = room.saturating_sub(tokens::of_bytes(facts.text_bytes()));
     (history(view, left), facts)
 }
 

@@ -4,7 +4,13 @@
 /// in use; text in other scripts takes more bytes per character and so is not undercounted.
 #[must_use]
 pub fn count(text: &str) -> u64 {
-    (text.len() as u64).div_ceil(4)
+    of_bytes(text.len())
+}
+
+/// As [`count`], for a text of this many bytes.
+#[must_use]
+pub fn of_bytes(bytes: usize) -> u64 {
+    (bytes as u64).div_ceil(4)
 }
 
 /// About how many bytes fit into that many tokens.

@@ -41,9 +41,9 @@ impl Around {
 
 impl Turns {
     /// What a turn begins with beside its run.
-    pub(super) async fn around(&self, state: &RunState, agent: &AgentSpec) -> Around {
+    pub(super) async fn around(&self, state: &RunState, agent: &AgentSpec, remembers: bool) -> Around {
         let (recalled, shelf) =
-            futures::join!(self.recaller.before(state, agent), self.shelf.before(state, agent, &[], &[]));
+            futures::join!(self.recaller.before(state, agent, remembers), self.shelf.before(state, agent, &[], &[]));
         Around { recalled, shelf, ..Around::default() }
     }
 
