@@ -15,6 +15,8 @@ from pathlib import Path
 from .problem import Problem
 
 _LOG_LIMIT = 32 << 20
+# How children of ours ended, by pid.
+_ended = {}
 
 
 class Process:
@@ -31,6 +33,12 @@ class Process:
         record = self._read()
         found = record and identity(record["pid"])
         return record["pid"] if found and found == record["identity"] else None
+
+    @property
+    def exit_code(self):
+        """How it ended, if it did, and was started by this very command: negative for the signal that ended it. Else None."""
+        record = self._read()
+        return None if record is None or self.pid is not None else _ended.get(record["pid"])
 
     @property
     def program(self):
@@ -147,7 +155,9 @@ def as_user(account):
 def identity(pid):
     """What tells this process from a later one with the same pid; None when there is none (or only its remains)."""
     try:
-        os.waitpid(pid, os.WNOHANG)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _ended[pid] = os.waitstatus_to_exitcode(status)
     except OSError:  # not a child of ours
         pass
     stat = _stat(pid)

@@ -33,6 +33,17 @@ class BackgroundProcess(unittest.TestCase):
         self.assertIsNone(self.process.pid)
         self.assertFalse(self.process.record.exists())
 
+    def test_how_it_ended_is_known(self):
+        self.start("raise SystemExit(3)")
+        self.assertTrue(self.process.wait_gone(10))
+        self.assertEqual(self.process.exit_code, 3)
+        self.process.forget()
+        self.start("import time; time.sleep(60)")
+        self.assertIsNone(self.process.exit_code)
+        self.process.send(signal.SIGKILL)
+        self.assertTrue(self.process.wait_gone(10))
+        self.assertEqual(self.process.exit_code, -signal.SIGKILL)
+
     def test_another_command_finds_it_by_its_record(self):
         self.start("import time; time.sleep(60)")
         self.assertEqual(Process("thing", self.state).pid, self.process.pid)

@@ -2,6 +2,8 @@
 
 from .door import Door
 from .load import Load
+from .stage import staged
+from .streams import Streams
 from .world import World
 
-__all__ = ["Door", "Load", "World"]
+__all__ = ["Door", "Load", "Streams", "World", "staged"]

@@ -43,6 +43,10 @@ class Load:
         """Runs that exist and have not ended."""
         return [run.describe() for run in self.runs if run.run_id and not run.ended]
 
+    def count(self, event_type):
+        """How often an event is in the logs of all runs."""
+        return sum(run.types[event_type] for run in self.runs)
+
     def statuses(self):
         """How runs ended, by kind."""
         return dict(sorted(Counter(f"{run.kind} {run.ended}" for run in self.runs if run.ended).items()))

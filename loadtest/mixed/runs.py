@@ -32,8 +32,8 @@ class RunDriver:
         self.ended = None
         self.violations = []
         self._key = str(uuid.uuid4())
-        self._seen = 0
-        self._types = Counter()
+        self.seen = 0
+        self.types = Counter()
         self._todo = []
         # What the log must show, since it was acknowledged.
         self._said = {}
@@ -63,7 +63,7 @@ class RunDriver:
 
     def describe(self):
         """For who has to find out why it is stuck."""
-        return {"run_id": self.run_id, "kind": self.kind, "seq": self._seen, "last": self._last}
+        return {"run_id": self.run_id, "kind": self.kind, "seq": self.seen, "last": self._last}
 
     # Beginning.
 
@@ -156,7 +156,7 @@ class RunDriver:
 
     def _read(self):
         while True:
-            page = self._door.get(f"/v1/runs/{self.run_id}/events?after={self._seen}&limit=500")["items"]
+            page = self._door.get(f"/v1/runs/{self.run_id}/events?after={self.seen}&limit=500")["items"]
             for event in page:
                 self._see(event)
             if len(page) < 500:
@@ -164,10 +164,10 @@ class RunDriver:
 
     def _see(self, event):
         kind, data = event["type"], event["data"]
-        if event["seq"] != self._seen + 1:
-            self._violation("log.gap", f"event {event['seq']} came after {self._seen}")
-        self._seen, self._last = event["seq"], kind
-        self._types[kind] += 1
+        if event["seq"] != self.seen + 1:
+            self._violation("log.gap", f"event {event['seq']} came after {self.seen}")
+        self.seen, self._last = event["seq"], kind
+        self.types[kind] += 1
         self.ended = self.ended or _ENDS.get(kind)
         if kind == "approval.requested":
             self._answer(data["approval"]["approval_id"])
