@@ -105,7 +105,7 @@ impl Dispatcher {
         let loaded = match bell.seq {
             Some(seq) => {
                 let rang = |state: &RunState| {
-                    bell.is_about_question(state) || bell.calls(state).iter().any(|call| state.calls.contains_key(call))
+                    bell.is_of_no_call(state) || bell.calls(state).iter().any(|call| state.calls.contains_key(call))
                 };
                 self.engine.load_at_least(bell.run, seq, rang).await
             }

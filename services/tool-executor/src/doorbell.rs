@@ -1,7 +1,6 @@
 //! What a message says: which run to look at, and which call rang.
 
 use bus::{Delivery, Subject};
-use kernel::call::Approval;
 use kernel::{ApprovalId, CallId, RunId, RunState, Seq, WaitId};
 use serde_json::Value;
 
@@ -51,10 +50,11 @@ impl Doorbell {
         self.named == Named::Nothing || state.ending.is_some()
     }
 
-    /// Whether it is about an answer to a question, which lets no call pass, whatever comes.
-    pub fn is_about_question(&self, state: &RunState) -> bool {
+    /// Whether it is about an answer that the run knows and that lets no call pass: one to a question, or about a call that
+    /// has ended.
+    pub fn is_of_no_call(&self, state: &RunState) -> bool {
         let Named::Approval(approval) = self.named else { return false };
-        state.approvals.get(&approval).is_some_and(Approval::is_question)
+        state.decided.iter().any(|(decided, _)| *decided == approval) && self.calls(state).is_empty()
     }
 
     /// The calls of the run that it is about.

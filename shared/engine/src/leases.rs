@@ -143,6 +143,13 @@ impl Lease {
         self.lost.cancelled().await;
     }
 
+    /// Lets it run out by itself, which costs nothing: for what nobody will want a lease on again.
+    pub fn leave(mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.abort();
+        }
+    }
+
     /// Gives it up and waits until Redis has heard of it, or can't be reached.
     pub async fn release(mut self) {
         self.stop.cancel();

@@ -49,6 +49,8 @@ impl RedisKeys {
 const KEEP_SECONDS: u64 = 7 * 24 * 3600;
 /// Snapshots that are larger are not worth caching.
 const MAX_BYTES: usize = 1 << 20;
+/// Most snapshots fit into this.
+const USUAL_BYTES: usize = 8 << 10;
 /// Width of the seq in front of a snapshot, so that seqs compare as text.
 const SEQ_WIDTH: usize = 20;
 
@@ -98,10 +100,9 @@ impl Snapshots {
         call.arg(KEEP_SECONDS);
         let mut any = false;
         for state in states {
-            let json =
-                serde_json::to_string(&**state).map_err(|source| EngineError::Json { what: "a snapshot", source })?;
-            if json.len() <= MAX_BYTES {
-                call.key(self.keys.snapshot(state.run_id)).arg(format!("{:0SEQ_WIDTH$}{json}", state.seq));
+            let value = render(state)?;
+            if value.len() <= MAX_BYTES {
+                call.key(self.keys.snapshot(state.run_id)).arg(value);
                 any = true;
             }
         }
@@ -111,6 +112,13 @@ impl Snapshots {
         }
         Ok(())
     }
+}
+
+fn render(state: &RunState) -> Result<Vec<u8>, EngineError> {
+    let mut value = Vec::with_capacity(USUAL_BYTES);
+    value.extend_from_slice(format!("{:0SEQ_WIDTH$}", state.seq).as_bytes());
+    serde_json::to_writer(&mut value, state).map_err(|source| EngineError::Json { what: "a snapshot", source })?;
+    Ok(value)
 }
 
 fn parse(value: &[u8], run: RunId) -> Option<RunState> {

@@ -79,3 +79,13 @@ async fn what_is_held_for_something_is_taken_over_by_whoever_works_for_it() {
     first.release().await;
     stack.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_left_runs_out_by_itself() {
+    let stack = TestStack::new().await.unwrap();
+    let leases = stack.engine(Role::Planner).await.unwrap().leases();
+    leases.acquire("turn/1", "planner", SHORT).await.unwrap().unwrap().leave();
+    assert!(leases.is_held("turn/1").await.unwrap(), "nobody gave it up");
+    eventually(|| async { leases.acquire("turn/1", "another", SHORT).await.unwrap() }).await.release().await;
+    stack.close().await.unwrap();
+}
