@@ -280,7 +280,8 @@ fn rows(path: &Path) -> Result<Vec<Row>, Error> {
     let (at, pod, trace, log) = (column("Timestamp")?, column("PodName")?, column("TraceID")?, column("Log")?);
     let mut rows = Vec::new();
     for cells in table.filter(|cells| cells.len() == head.len()) {
-        let when: Timestamp = cells[at].parse()?;
+        // Some lines of the recordings leave out the zone that all the others have.
+        let when: Timestamp = cells[at].parse().or_else(|_| format!("{}Z", cells[at]).parse())?;
         let mut record = Record::from_line(cells[log].as_bytes());
         (record.time, record.component) = (Some(when), Some(cells[pod].clone()));
         rows.push(Row {
