@@ -5,6 +5,7 @@
 //! answer is entered all the same: the act may be done.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, MatchedPath, OriginalUri, Request, State};
@@ -40,6 +41,22 @@ const HEADER_BYTES: usize = 256;
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence(pub Value);
 
+/// What is known so far of an act that takes its time: it is entered with that, too, if whoever asked for it does not wait, or if it
+/// fails on the way. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Noted(Arc<Mutex<Value>>);
+
+impl Noted {
+    /// Adds to it, or changes it.
+    pub(crate) fn note(&self, name: &str, value: impl Into<Value>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[name] = value.into();
+    }
+
+    fn so_far(&self) -> Option<Value> {
+        Some(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).filter(|noted| !noted.is_null())
+    }
+}
+
 /// Takes entries. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Audit {
@@ -71,6 +88,7 @@ impl Audit {
 struct Open<'a> {
     audit: &'a Audit,
     act: Option<Act>,
+    noted: Noted,
 }
 
 impl Open<'_> {
@@ -80,6 +98,7 @@ impl Open<'_> {
         let (Some(act), Some(room)) = (self.act.take(), room) else { return };
         let wait = act.is_of_authority;
         let (kept, is_kept) = oneshot::channel();
+        let evidence = evidence.or_else(|| self.noted.so_far());
         room.send(Pending { entry: act.entry(outcome, evidence), kept });
         if wait && !matches!(tokio::time::timeout(KEPT_WITHIN, is_kept).await, Ok(Ok(()))) {
             tracing::warn!(action, "an act was answered before it was in the audit trail");
@@ -90,7 +109,7 @@ impl Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let Some(act) = self.act.take() else { return };
-        let entry = act.entry(ABANDONED.to_owned(), None);
+        let entry = act.entry(ABANDONED.to_owned(), self.noted.so_far());
         let (kept, _) = oneshot::channel();
         if let Err(error) = self.audit.entries.try_send(Pending { entry, kept }) {
             let (mpsc::error::TrySendError::Full(pending) | mpsc::error::TrySendError::Closed(pending)) = error;
@@ -147,9 +166,11 @@ async fn add_one_by_one(trail: &AuditTrail, entries: &[AuditEntry]) {
 }
 
 /// Enters what changes something.
-pub(crate) async fn record(State(audit): State<Audit>, request: Request, next: Next) -> Response {
+pub(crate) async fn record(State(audit): State<Audit>, mut request: Request, next: Next) -> Response {
+    let noted = Noted::default();
+    request.extensions_mut().insert(noted.clone());
     let Some(act) = Act::of(&request) else { return next.run(request).await };
-    let mut open = Open { audit: &audit, act: Some(act) };
+    let mut open = Open { audit: &audit, act: Some(act), noted };
     let response = next.run(request).await;
     match outcome(&response) {
         Some(outcome) => {
@@ -283,6 +304,34 @@ mod tests {
         ] {
             assert_eq!(action(&method, route).as_deref(), name, "{method} {route}");
         }
+    }
+
+    #[test]
+    fn an_act_that_nobody_waits_for_is_entered_with_what_is_known_of_it() {
+        let (entries, mut pending) = mpsc::channel(1);
+        let audit = Audit { entries };
+        let act = Act {
+            principal: Principal {
+                name: "ann".into(),
+                tenant: Default::default(),
+                roles: Default::default(),
+                token_id: None,
+            },
+            action: "runs.cancel".into(),
+            resource: "/v1/runs:cancel".into(),
+            address: None,
+            forwarded: None,
+            user_agent: None,
+            is_of_authority: true,
+        };
+        let noted = Noted::default();
+        assert_eq!(noted.so_far(), None);
+        noted.note("changed", 1);
+        let open = Open { audit: &audit, act: Some(act), noted: noted.clone() };
+        noted.note("changed", 2);
+        drop(open);
+        let entry = pending.try_recv().unwrap().entry;
+        assert_eq!((entry.outcome.as_str(), entry.evidence), (ABANDONED, Some(serde_json::json!({"changed": 2}))));
     }
 
     #[test]

@@ -98,6 +98,12 @@ impl Starter {
         };
         let hindrance = self.gatherings.hindrance(gathering, now).await?;
         let mut events = self.gatherings.events(gathering).await?;
+        if events.is_empty() {
+            let (run, key) = (gathering.run_id, &gathering.key);
+            tracing::warn!(%run, agent = agent.name, key, "a start that was held back has none of its events any more");
+            self.gatherings.drop(gathering, now, "its events were forgotten before it could start").await?;
+            return Ok("forgotten");
+        }
         if trigger.wake {
             let mut left = Vec::with_capacity(events.len());
             for event in events {

@@ -48,15 +48,18 @@ impl Retention {
     }
 
     /// Forgets events from outside that were received longer than `older_than` ago and dealt with, `most` of them at most, and
-    /// says how many. A wait does not look back further than [`crate::EngineOptions::lookback`], and the same event coming
+    /// says how many. What a trigger holds back for a run that has not started is not dealt with. A wait does not look back further than [`crate::EngineOptions::lookback`], and the same event coming
     /// again after that counts as new: be generous.
     ///
     /// # Errors
     /// When Postgres does not answer.
     pub async fn prune_externals(&self, older_than: Duration, most: u32) -> Result<u64, EngineError> {
         const PRUNE: &str = "delete from external_events where ctid = any (array(
-            select ctid from external_events
-            where received_at < now() - make_interval(secs => $1) and dispatched_at is not null limit $2))";
+            select x.ctid from external_events x
+            where x.received_at < now() - make_interval(secs => $1) and x.dispatched_at is not null and not exists
+                (select from gathered g join gatherings h using (gathering_id)
+                 where g.position = x.position and h.state in ('open', 'closed'))
+            limit $2))";
         self.prune(PRUNE, older_than, most, "forgetting old outside events").await
     }
 

@@ -2,7 +2,6 @@
 
 use kernel::{TenantId, Timestamp};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use sqlx::{postgres::PgRow, types::Json};
 use uuid::Uuid;
 
@@ -13,7 +12,7 @@ use crate::{
 };
 
 /// Something that somebody did, or tried to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct AuditEntry {
     /// Its id: the second time it is added, nothing happens.
     pub id: Uuid,
@@ -48,32 +47,9 @@ pub struct AuditEntry {
 pub struct AuditRow {
     /// Where it stands: entries are read in this order.
     pub position: i64,
-    /// Its id.
-    pub id: Uuid,
-    /// When.
-    pub at: Timestamp,
-    /// In which tenant.
-    pub tenant: TenantId,
-    /// Who.
-    pub actor: String,
-    /// With what roles.
-    pub roles: Vec<String>,
-    /// With which API token.
-    pub token_id: Option<Uuid>,
-    /// What.
-    pub action: String,
-    /// To what.
-    pub resource: String,
-    /// `done`, or the code of the problem that it ran into.
-    pub outcome: String,
-    /// The address that the connection came from.
-    pub address: Option<String>,
-    /// What the proxies before it say.
-    pub forwarded: Option<String>,
-    /// What the program calls itself.
-    pub user_agent: Option<String>,
-    /// What it was decided on.
-    pub evidence: Option<Box<RawValue>>,
+    /// What it says.
+    #[serde(flatten)]
+    pub entry: AuditEntry,
 }
 
 /// Which entries to read.
@@ -116,16 +92,8 @@ impl AuditTrail {
     /// # Errors
     /// When Postgres does not do it.
     pub async fn add(&self, entries: &[AuditEntry]) -> Result<(), EngineError> {
-        let documents = entries.iter().map(|entry| {
-            serde_json::json!({
-                "id": entry.id, "at": entry.at, "tenant": entry.tenant, "actor": entry.actor, "roles": entry.roles,
-                "token_id": entry.token_id, "action": entry.action, "resource": entry.resource, "outcome": entry.outcome,
-                "address": entry.address, "forwarded": entry.forwarded, "user_agent": entry.user_agent,
-                "evidence": entry.evidence,
-            })
-        });
         sqlx::query("select add_to_audit($1)")
-            .bind(Json(documents.collect::<Vec<_>>()))
+            .bind(Json(entries))
             .execute(&self.pool)
             .await
             .map_err(pg("adding to the audit trail"))?;
@@ -208,8 +176,7 @@ impl AuditTrail {
 
 fn audit_row(row: &PgRow) -> Result<AuditRow, sqlx::Error> {
     let row = Cells(row);
-    Ok(AuditRow {
-        position: row.get("position")?,
+    let entry = AuditEntry {
         id: row.get("id")?,
         at: row.time("at")?,
         tenant: row.tenant()?,
@@ -222,6 +189,7 @@ fn audit_row(row: &PgRow) -> Result<AuditRow, sqlx::Error> {
         address: row.get("address")?,
         forwarded: row.get("forwarded")?,
         user_agent: row.get("user_agent")?,
-        evidence: row.get::<Option<Json<Box<RawValue>>>>("evidence")?.map(|json| json.0),
-    })
+        evidence: row.get::<Option<Json<serde_json::Value>>>("evidence")?.map(|json| json.0),
+    };
+    Ok(AuditRow { position: row.get("position")?, entry })
 }

@@ -47,7 +47,8 @@ async fn all_calls_of_the_shape_pass_and_no_other_until_it_is_revoked() {
     system
         .until("an entry of the audit trail", async || {
             let rows = trail.from(&TenantId::default(), &AuditFilter::default(), None, 100).await.unwrap();
-            rows.into_iter().find(|row| row.evidence.as_ref().is_some_and(|json| json.get().contains(&id.to_string())))
+            rows.into_iter()
+                .find(|row| row.entry.evidence.as_ref().is_some_and(|json| json.to_string().contains(&id.to_string())))
         })
         .await;
     system.until("a use", async || standing(&system).await.into_iter().find(|row| row.uses == 1)).await;

@@ -3,10 +3,10 @@
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use engine::{AuditFilter, AuditRow, AuditTrail};
+use engine::{AuditEntry, AuditFilter, AuditRow, AuditTrail};
 use kernel::{TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -73,7 +73,7 @@ pub(crate) struct AuditView {
     /// What it was decided on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    evidence: Option<Box<RawValue>>,
+    evidence: Option<Value>,
 }
 
 /// Entries, newest first.
@@ -133,7 +133,7 @@ pub(crate) async fn list(
     let (filter, place, limit) = params.read()?;
     let rows = trail.latest(&principal.tenant, &filter, place, limit).await?;
     let next = rows.last().filter(|_| rows.len() == limit as usize).map(|row| row.position.to_string());
-    Ok(Json(AuditPage { items: rows.into_iter().map(AuditView::from).collect(), next }))
+    Ok(Json(AuditPage { items: rows.into_iter().map(|row| row.entry.into()).collect(), next }))
 }
 
 /// Export the audit trail
@@ -167,36 +167,36 @@ impl AuditParams {
     }
 }
 
-impl From<AuditRow> for AuditView {
-    fn from(row: AuditRow) -> Self {
+impl From<AuditEntry> for AuditView {
+    fn from(entry: AuditEntry) -> Self {
         Self {
-            id: row.id,
-            at: row.at,
-            actor: row.actor,
-            roles: row.roles,
-            token_id: row.token_id,
-            action: row.action,
-            resource: row.resource,
-            outcome: row.outcome,
-            address: row.address,
-            forwarded: row.forwarded,
-            user_agent: row.user_agent,
-            evidence: row.evidence,
+            id: entry.id,
+            at: entry.at,
+            actor: entry.actor,
+            roles: entry.roles,
+            token_id: entry.token_id,
+            action: entry.action,
+            resource: entry.resource,
+            outcome: entry.outcome,
+            address: entry.address,
+            forwarded: entry.forwarded,
+            user_agent: entry.user_agent,
+            evidence: entry.evidence,
         }
     }
 }
 
-fn event(tenant: &TenantId, row: AuditRow) -> AuditEvent {
+fn event(tenant: &TenantId, AuditRow { position, entry }: AuditRow) -> AuditEvent {
     AuditEvent {
         specversion: "1.0",
-        id: row.id,
+        id: entry.id,
         source: format!("/escapement/{tenant}/audit"),
-        kind: format!("escapement.audit.{}", row.action),
-        subject: row.resource.clone(),
-        time: row.at,
+        kind: format!("escapement.audit.{}", entry.action),
+        subject: entry.resource.clone(),
+        time: entry.at,
         datacontenttype: "application/json",
         // Of one width, so that they can be compared as text, as the extension wants.
-        sequence: format!("{:020}", row.position),
-        data: row.into(),
+        sequence: format!("{position:020}"),
+        data: entry.into(),
     }
 }

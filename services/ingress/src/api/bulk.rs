@@ -1,18 +1,19 @@
 //! `POST /v1/runs:cancel`, `/v1/runs:pause` and `/v1/runs:resume`: many runs at once.
 
-use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
+use axum::{Extension, Json, Router};
 use engine::{RunFilter, RunRow};
 use futures::{StreamExt as _, stream};
 use kernel::command::ByOperator;
 use kernel::{Command, RunId, Status, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::control::ControlApi;
 use super::runs::{known_word, wake_kind};
+use crate::audit::Noted;
 use crate::auth::{Operator, Principal};
 use crate::body::{JsonBody, object};
 use crate::problem::Problem;
@@ -23,6 +24,8 @@ const MOST: u32 = 10_000;
 const USUAL: u32 = 1000;
 /// Runs that are changed at once.
 const AT_ONCE: usize = 32;
+/// Named runs that the audit trail lists one by one: of more, it has the first and how many there were.
+const LISTED: usize = 100;
 
 pub(crate) fn router(api: ControlApi) -> Router {
     Router::new()
@@ -52,7 +55,7 @@ pub(crate) struct BulkRequest {
 }
 
 /// Conditions on runs.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct BulkFilter {
     /// Only these.
@@ -106,10 +109,11 @@ pub(crate) struct BulkFailure {
 pub(crate) async fn cancel(
     Operator(principal): Operator,
     State(api): State<ControlApi>,
+    Extension(noted): Extension<Noted>,
     JsonBody(request): JsonBody<BulkRequest>,
 ) -> Result<Json<BulkResponse>, Problem> {
     let may = |status: Status| !status.is_terminal() && status != Status::Cancelling;
-    many(&api, &principal, request, may, Command::Cancel).await
+    many(&api, &principal, &noted, request, may, Command::Cancel).await
 }
 
 /// Hold many runs
@@ -120,10 +124,11 @@ pub(crate) async fn cancel(
 pub(crate) async fn pause(
     Operator(principal): Operator,
     State(api): State<ControlApi>,
+    Extension(noted): Extension<Noted>,
     JsonBody(request): JsonBody<BulkRequest>,
 ) -> Result<Json<BulkResponse>, Problem> {
     let may = |status: Status| !status.is_terminal() && !matches!(status, Status::Cancelling | Status::Paused);
-    many(&api, &principal, request, may, Command::Pause).await
+    many(&api, &principal, &noted, request, may, Command::Pause).await
 }
 
 /// Let many held runs go on
@@ -134,14 +139,16 @@ pub(crate) async fn pause(
 pub(crate) async fn resume(
     Operator(principal): Operator,
     State(api): State<ControlApi>,
+    Extension(noted): Extension<Noted>,
     JsonBody(request): JsonBody<BulkRequest>,
 ) -> Result<Json<BulkResponse>, Problem> {
-    many(&api, &principal, request, |status| status == Status::Paused, Command::Resume).await
+    many(&api, &principal, &noted, request, |status| status == Status::Paused, Command::Resume).await
 }
 
 async fn many(
     api: &ControlApi,
     principal: &Principal,
+    noted: &Noted,
     request: BulkRequest,
     may: impl Fn(Status) -> bool,
     command: fn(ByOperator) -> Command,
@@ -153,7 +160,15 @@ async fn many(
             .field("limit")
             .remedy(format!("ask for 1 to {MOST}, and again while `more` is true")));
     }
+    noted.note("filter", filter.noted());
+    noted.note("dry_run", dry_run);
+    noted.note("limit", limit);
+    noted.note("reason", reason.clone());
+    noted.note("changed", 0);
+    noted.note("failed", 0);
     let (rows, more) = found(api, principal, filter, limit, may).await?;
+    noted.note("found", rows.len());
+    noted.note("more", more);
     let mut response = BulkResponse {
         dry_run,
         runs: rows.iter().map(|row| row.run_id).collect(),
@@ -177,6 +192,8 @@ async fn many(
                     detail: problem.detail().to_owned(),
                 }),
             }
+            noted.note("changed", response.changed);
+            noted.note("failed", response.failed.len());
         }
     }
     Ok(Json(response))
@@ -240,6 +257,19 @@ fn meets(row: &RunRow, wanted: &RunFilter) -> bool {
 }
 
 impl BulkFilter {
+    /// The conditions as they were asked for, in a size that can be kept.
+    fn noted(&self) -> Value {
+        let mut kept = json!(self);
+        if let Some(conditions) = kept.as_object_mut() {
+            conditions.retain(|_, value| !value.is_null());
+        }
+        if let Some(ids) = self.run_ids.as_ref().filter(|ids| ids.len() > LISTED) {
+            kept["run_ids"] = json!(ids[..LISTED]);
+            kept["run_ids_in_all"] = ids.len().into();
+        }
+        kept
+    }
+
     fn into_filter(self) -> Result<RunFilter, Problem> {
         let statuses = Status::ALL.into_iter().map(|status| (status.as_str(), status));
         Ok(RunFilter {

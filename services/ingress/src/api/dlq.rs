@@ -1,16 +1,16 @@
 //! `GET /v1/dlq` and `POST /v1/dlq:redrive`: what could not be handled, with the reason.
 
-use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
 use bus::{Bus, BusError, DeadLetter, DlqFilter};
 use kernel::{TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use super::runs::page_size;
+use crate::audit::Noted;
 use crate::auth::{Admin, Principal};
 use crate::body::{JsonBody, Params, object};
 use crate::problem::Problem;
@@ -19,6 +19,8 @@ use crate::problem::Problem;
 const PAGE: usize = 256;
 /// Most letters of one redrive.
 const MOST: u64 = 10_000;
+/// Named letters that the audit trail lists one by one: of more, it has the first and how many there were.
+const LISTED: usize = 100;
 /// Most bytes of a letter's body that are shown.
 const BODY_BYTES: usize = 16 * 1024;
 
@@ -149,6 +151,7 @@ pub(crate) async fn list(
 pub(crate) async fn redrive(
     Admin(principal): Admin,
     State(bus): State<Bus>,
+    Extension(noted): Extension<Noted>,
     JsonBody(request): JsonBody<RedriveRequest>,
 ) -> Result<Json<RedriveResponse>, Problem> {
     let RedriveRequest { filter: RedriveFilter { seqs, consumer, subject }, dry_run, limit } = request;
@@ -162,16 +165,30 @@ pub(crate) async fn redrive(
             .field("limit")
             .remedy(format!("ask for 1 to {MOST}, and again while there are some")));
     }
+    let listed = seqs.as_deref().map(|seqs| &seqs[..seqs.len().min(LISTED)]);
+    let in_all = seqs.as_ref().map(Vec::len);
+    noted.note("filter", json!({ "consumer": consumer, "subject": subject, "seqs": listed, "seqs_in_all": in_all }));
+    noted.note("dry_run", dry_run);
+    noted.note("limit", limit);
     let filter = DlqFilter { consumer, subject, seqs, limit: None };
     let most = usize::try_from(limit).unwrap_or(usize::MAX);
     let (seqs, _) = found(&bus, &principal, &filter, most, None, |letter| letter.seq).await?;
-    if dry_run || seqs.is_empty() {
-        return Ok(Json(RedriveResponse { dry_run, seqs, redriven: 0, failed: 0 }));
+    noted.note("found", seqs.len());
+    let mut response = RedriveResponse { dry_run, seqs, redriven: 0, failed: 0 };
+    if !dry_run && !response.seqs.is_empty() {
+        let meant = DlqFilter { seqs: Some(response.seqs.clone()), ..DlqFilter::default() };
+        let done = bus.dlq_redrive(&meant).await.map_err(|error| unreadable(&error))?;
+        tracing::info!(
+            by = principal.name,
+            redriven = done.redriven,
+            failed = done.failed,
+            "dead letters were redriven"
+        );
+        (response.redriven, response.failed) = (done.redriven, done.failed);
     }
-    let filter = DlqFilter { seqs: Some(seqs.clone()), ..DlqFilter::default() };
-    let done = bus.dlq_redrive(&filter).await.map_err(|error| unreadable(&error))?;
-    tracing::info!(by = principal.name, redriven = done.redriven, failed = done.failed, "dead letters were redriven");
-    Ok(Json(RedriveResponse { dry_run, seqs, redriven: done.redriven, failed: done.failed }))
+    noted.note("redriven", response.redriven);
+    noted.note("failed", response.failed);
+    Ok(Json(response))
 }
 
 /// Larger than the description of the API knows numbers.

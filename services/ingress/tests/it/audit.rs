@@ -99,15 +99,56 @@ async fn runs_are_entered_behind_the_answer_and_data_is_not() {
     assert!(cancel.send().await.unwrap().status().is_success());
     let entered = eventually("the run is entered", || async {
         let rows = rows(&door).await;
-        rows.iter().any(|row| row.action == "runs.create").then_some(rows)
+        rows.iter().any(|row| row.entry.action == "runs.create").then_some(rows)
     });
     let rows = entered.await;
-    let cancelled = rows.iter().find(|row| row.action == "runs.cancel").expect("there when it was answered");
+    let cancelled = rows
+        .iter()
+        .map(|row| &row.entry)
+        .find(|entry| entry.action == "runs.cancel")
+        .expect("there when it was answered");
     assert_eq!(
         (cancelled.actor.as_str(), cancelled.resource.as_str()),
         ("acme-user", format!("/v1/runs/{run}/cancel").as_str())
     );
-    assert!(rows.iter().all(|row| !row.action.starts_with("events")), "{rows:?}");
+    assert!(rows.iter().all(|row| !row.entry.action.starts_with("events")), "{rows:?}");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn an_act_on_many_is_entered_with_what_it_meant_and_how_many_it_touched() {
+    let door = Door::open().await;
+    let runs = [door.run().await, door.run().await];
+    let filter = json!({"agent": "helper", "status": "runnable"});
+    let body = |dry_run: bool| json!({"filter": filter, "reason": "a bad release", "dry_run": dry_run});
+    for dry_run in [true, false] {
+        assert_eq!(door.post("/v1/runs:pause", &body(dry_run)).await.0, StatusCode::OK);
+    }
+    let page = ask(&door, "/v1/audit?action=runs.pause").await;
+    let evidence: Vec<_> = page["items"].as_array().unwrap().iter().map(|entry| &entry["evidence"]).collect();
+    let [done, dry] = evidence.as_slice() else { panic!("{page}") };
+    for (evidence, dry_run, changed) in [(dry, true, 0), (done, false, 2)] {
+        assert_eq!((&evidence["filter"], &evidence["dry_run"]), (&filter, &json!(dry_run)), "{evidence}");
+        assert_eq!((&evidence["found"], &evidence["changed"]), (&json!(2), &json!(changed)), "{evidence}");
+        assert_eq!((&evidence["failed"], &evidence["reason"]), (&json!(0), &json!("a bad release")), "{evidence}");
+    }
+    // A list of names is kept as far as it can be read.
+    let many: Vec<_> = runs.iter().cycle().take(101).collect();
+    assert_eq!(door.post("/v1/runs:resume", &json!({"filter": {"run_ids": many}, "dry_run": true})).await.0, 200);
+    let page = ask(&door, "/v1/audit?action=runs.resume").await;
+    let filter = &page["items"][0]["evidence"]["filter"];
+    assert_eq!((filter["run_ids"].as_array().unwrap().len(), &filter["run_ids_in_all"]), (100, &json!(101)));
+    let redrive = door.request(Method::POST, "/v1/dlq:redrive", "admin");
+    let redrive = redrive.json(&json!({"filter": {"consumer": "planner"}, "dry_run": true})).send().await.unwrap();
+    assert_eq!(redrive.status(), StatusCode::OK);
+    let page = ask(&door, "/v1/audit?action=dlq.redrive").await;
+    let evidence = &page["items"][0]["evidence"];
+    assert_eq!(
+        (&evidence["filter"]["consumer"], &evidence["dry_run"]),
+        (&json!("planner"), &json!(true)),
+        "{evidence}"
+    );
+    assert_eq!((&evidence["found"], &evidence["redriven"]), (&json!(0), &json!(0)));
     door.close().await;
 }
 
@@ -125,9 +166,9 @@ async fn whoever_hangs_up_before_the_answer_is_entered_all_the_same() {
     // The answer waits for executors to hear: longer than this.
     drop(connection);
     let entered = eventually("the act is entered", || async {
-        rows(&door).await.into_iter().find(|row| row.action == "freeze.set")
+        rows(&door).await.into_iter().find(|row| row.entry.action == "freeze.set")
     });
     let row = entered.await;
-    assert_eq!((row.actor.as_str(), row.outcome.as_str()), ("acme-operator", "abandoned"));
+    assert_eq!((row.entry.actor.as_str(), row.entry.outcome.as_str()), ("acme-operator", "abandoned"));
     door.close().await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bus::CloudEvent;
 use engine::{Gathered, RecordedExternal, RunFilter, RunRow};
-use kernel::{EventData, RunId, TenantId, Timestamp, command::EndRequest};
+use kernel::{EventData, Role, RunId, TenantId, Timestamp, command::EndRequest};
 use serde_json::json;
 
 use crate::common::System;
@@ -198,6 +198,56 @@ async fn an_event_that_a_waiting_run_took_starts_none() {
     let runs = trigger.until(2).await;
     let ids: Vec<_> = runs.iter().map(|run| run.run_id).collect();
     assert_eq!((ids.len(), ids.contains(&third.run_id)), (2, true), "the second event started none");
+    running.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
+async fn what_a_start_is_held_back_with_is_kept_until_it_has_it() {
+    let system = System::new().await;
+    let trigger = Trigger::new(&system, "    batch: { size: 2, within: 1h }\n").await;
+    let retention = system.stack.engine(Role::Scheduler).await.unwrap().retention();
+    let first = trigger.record("1", "acme/widget").await;
+    let held = trigger.add(&first).await.unwrap();
+    let other = trigger.record("none waits for this", "acme/gadget").await;
+    for recorded in [&first, &other] {
+        system.ingress.externals().mark_dispatched(recorded.external.position).await.unwrap();
+    }
+    assert_eq!(retention.prune_externals(Duration::ZERO, 10).await.unwrap(), 1, "all but what is held back");
+    let running = system.scheduler(|_| {}).await;
+    let second = trigger.record("2", "acme/widget").await;
+    assert_eq!(trigger.add(&second).await.unwrap().run_id, held.run_id);
+    trigger.until(1).await;
+    let created = system.events(held.run_id, "run.created").await;
+    let EventData::RunCreated(created) = &created[0].data else { panic!("no creation") };
+    for id in ["\"1\"", "\"2\""] {
+        assert!(created.input.text.contains(&format!("\"number\": {id}")), "{}", created.input.text);
+    }
+    // Then it may go like any other.
+    system
+        .until("forgetting", async || (retention.prune_externals(Duration::ZERO, 10).await.unwrap() == 1).then_some(()))
+        .await;
+    running.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
+async fn a_start_without_events_is_none_and_says_why() {
+    let system = System::new().await;
+    let trigger = Trigger::new(&system, "    concurrency: 1\n    wake: true\n").await;
+    let retention = system.stack.engine(Role::Scheduler).await.unwrap().retention();
+    let lost = trigger.record("1", "acme/widget").await;
+    system.ingress.externals().mark_dispatched(lost.external.position).await.unwrap();
+    assert_eq!(retention.prune_externals(Duration::ZERO, 10).await.unwrap(), 1);
+    trigger.add(&lost).await.unwrap();
+    let running = system.scheduler(|_| {}).await;
+    // Behind it in its line, so that it has been dealt with once this one begins.
+    let next = trigger.event("2", "acme/widget").await;
+    let runs = trigger.until(1).await;
+    assert_eq!((runs.len(), runs[0].run_id), (1, next.run_id));
+    let kept = system.stack.everything().await.unwrap();
+    assert!(kept.contains("its events were forgotten before it could start"), "{kept}");
+    assert!(!kept.contains("a run that waited has taken the events"));
     running.stop().await.unwrap();
     system.close().await;
 }

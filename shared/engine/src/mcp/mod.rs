@@ -2,9 +2,11 @@
 
 mod catalogue;
 mod file;
+mod servers;
 
 pub use catalogue::{McpCatalogue, McpChange, McpTask, McpTool};
 pub use file::{
-    DeclaredTool, Elicitation, Handshake, McpHttp, McpLimits, McpOauth, McpServer, McpServers, McpStdio, McpTimeouts,
-    McpTransport, OauthGrant,
+    DeclaredTool, Elicitation, Handshake, McpHttp, McpLimits, McpOauth, McpServer, McpStdio, McpTimeouts, McpTransport,
+    OauthGrant,
 };
+pub use servers::McpServers;
