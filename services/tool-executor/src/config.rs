@@ -115,7 +115,8 @@ impl Default for Config {
             concurrency: 64,
             activities: 32,
             mcp_servers: 32,
-            output_cap: 64 << 20,
+            // Two million lines of a build.
+            output_cap: 256 << 20,
             kill_grace_ms: 5000,
             http_cap: 4 << 20,
             file_cap: 4 << 20,
