@@ -51,7 +51,7 @@ pub struct ObserveRule {
     /// The tool whose output they are for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The service whose logs they are for.
+    /// Only in files that were stored long ago, and without effect: the logs of services are looked at by `watch`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Shipped sets of rules. Without any, all of them listen, and those count whose program is recognised by the command

@@ -19,11 +19,13 @@ const MAX_COUNT: u32 = 10_000;
 
 /// The first thing that is wrong with a rule.
 pub(super) fn problem(rule: &ObserveRule) -> Option<Problem<'_>> {
-    if rule.tool.is_none() && rule.service.is_none() {
-        return Some(Problem::new(
-            "observe",
-            "a rule of `observe` needs a `tool` or a `service` whose output it is for",
-        ));
+    if rule.service.is_some() {
+        let message = "a rule of `observe` is about the output of a `tool`: what a service logs is looked at by `watch`, with \
+                       `health` and `actions`";
+        return Some(Problem::new("service", message));
+    }
+    if rule.tool.is_none() {
+        return Some(Problem::new("observe", "a rule of `observe` needs the `tool` whose output it is for"));
     }
     amount_problem(rule)
         .or_else(|| rule.packs.iter().find_map(|pack| pack_problem(pack)))
@@ -272,6 +274,7 @@ observe:
             ("    heartbeats: [{ id: beat, match: x }]\n", 6, "every"),
             ("    exit: [{ codes: [1], means: progress }]\n", 6, "success"),
             ("    failures: [x]\n", 6, "failures"),
+            ("    service: shop\n", 6, "by `watch`"),
         ] {
             let (at, message) = error(rules);
             assert!(message.contains(expect), "{rules}: {message}");
