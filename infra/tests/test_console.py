@@ -1,5 +1,7 @@
 """The console in a real browser: what people do there, and what happens to them when the line does."""
 
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -12,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from local import Ports, Problem, Stack
 from local import browser
@@ -45,7 +48,16 @@ run:
 _AGENTS = {
     "asker": "tools: [console.send]",
     "sleeper": "tools: []",
+    "keeper": 'tools: []\ntriggers:\n  - on: shop.order\n    start: { input: "See to the order." }',
 }
+
+_HOOK = """\
+scheme: hmac
+secrets: [secret:CONSOLE_HOOK]
+source: shop
+hmac: { header: x-signature, event: x-event }
+"""
+_HOOK_SECRET = "a secret of the shop and us"
 
 _SCENARIOS = {
     "asker": """\
@@ -60,6 +72,13 @@ steps:
     when: {turn: "2.."}
     calls: [{tool: complete, arguments: {summary: "The word is out."}}]
 """,
+    "keeper": """\
+name: keeper
+description: Is done at once.
+steps:
+  - name: end
+    calls: [{tool: complete, arguments: {summary: "It is on its way."}}]
+""",
     "sleeper": """\
 name: sleeper
 description: Waits for what does not come.
@@ -70,6 +89,19 @@ steps:
         arguments: {external: {source: nowhere, type: never, subject: "x"}, why: "It is quiet."}
 """,
 }
+
+
+class Pictures(unittest.TestCase):
+    def test_the_readme_shows_them_and_none_is_large(self):
+        """`infra/screenshots` makes them anew."""
+        shown = re.findall(r"\((services/ingress/screenshots/[\w.-]+)\)", (ROOT / "README.md").read_text())
+        there = (ROOT / "services" / "ingress" / "screenshots").iterdir()
+        self.assertEqual(sorted(shown), sorted(str(path.relative_to(ROOT)) for path in there))
+        self.assertEqual(len(shown), 3)
+        for path in shown:
+            picture = (ROOT / path).read_bytes()
+            self.assertEqual((picture[:4], picture[8:12]), (b"RIFF", b"WEBP"), path)
+            self.assertLess(len(picture), 150_000, path)
 
 
 class Outside:
@@ -123,8 +155,9 @@ class Console(unittest.TestCase):
         state = Path(tempfile.mkdtemp(prefix="escapement-console-"))
         state.chmod(0o755)
         cls.addClassCleanup(shutil.rmtree, state, ignore_errors=True)
-        for kind in ("agents", "tools", "scenarios"):
+        for kind in ("agents", "tools", "scenarios", "hooks"):
             (state / "agents" / kind).mkdir(parents=True)
+        (state / "agents" / "hooks" / "orders.yaml").write_text(_HOOK)
         (state / "agents" / "tools" / "console.send.yaml").write_text(_TOOL.format(url=cls.outside.url))
         for name, more in _AGENTS.items():
             text = f"name: {name}\nmodel: scripted:{name}\ninstructions: Do as the script says.\n{more}\n"
@@ -137,7 +170,8 @@ class Console(unittest.TestCase):
         cls.addClassCleanup(stack.stop)
         stack.start_parts()
         stack.migrate()
-        stack.start_services(env={"ESC_AGENTS_DIR": str(state / "agents"), "ESC_LOG": "warn"})
+        settings = {"ESC_AGENTS_DIR": str(state / "agents"), "ESC_LOG": "warn", "ESC_SECRET_CONSOLE_HOOK": _HOOK_SECRET}
+        stack.start_services(env=settings)
         files = sorted((state / "agents" / "agents").glob("*.yaml"))
         stack.esc("agents", "apply", *map(str, files), env=stack.env())
         cls.api = Api(stack.env())
@@ -219,6 +253,53 @@ class Console(unittest.TestCase):
         page.get_by_role("button", name="Cancel the run").click()
         self.expect(page.locator(".title .status")).to_have_text("cancelled")
         self.wait(run, "cancelled")
+
+    def test_a_turn_is_taken_anew_in_a_fork_which_says_what_it_is(self):
+        run = self.start("sleeper")
+        self.wait(run, "waiting")
+        page = self.page()
+        page.goto(f"{self.stack.env()['ESC_URL']}/#/runs/{run}")
+        page.get_by_role("link", name="what it saw").click()
+        turn = page.get_by_role("dialog", name="Turn 1")
+        turn.get_by_text("Take this turn anew").click()
+        turn.get_by_label("What it is told").fill("Mind the gap.")
+        turn.get_by_role("button", name="Fork", exact=True).click()
+
+        beginning = page.get_by_role("region", name="How it began")
+        self.expect(beginning).to_contain_text("effects are simulated")
+        self.expect(beginning).to_contain_text("operator")
+        self.expect(page.locator("li.entry", has_text="goes on from turn 1 of another run")).to_be_visible()
+        fork = re.search(r"#/runs/([\w-]+)", page.url)[1]
+        self.assertNotEqual(fork, run)
+        self.assertEqual(self.api.run(fork)["origin"], {"run_id": run, "turn": 1, "effects": False})
+        beginning.get_by_role("link", name="turn 1").click()
+        self.expect(page.get_by_role("dialog", name="Turn 1")).to_be_visible()
+        self.assertIn(run, page.url, "it leads back to the run that it goes on from")
+        self.expect(page.get_by_role("region", name="How it began")).not_to_contain_text("Fork of")
+
+    def test_a_run_that_a_webhook_began_says_so_and_leads_there(self):
+        body = json.dumps({"subject": "orders/7", "data": {"hook": "not this one"}}).encode()
+        signature = hmac.new(_HOOK_SECRET.encode(), body, hashlib.sha256).hexdigest()
+        headers = {"Content-Type": "application/json", "X-Event": "order", "X-Signature": signature}
+        url = f"{self.stack.env()['ESC_URL']}/v1/hooks/orders"
+        with urlopen(Request(url, data=body, headers=headers), timeout=30) as answer:
+            self.assertEqual(answer.status, 202)
+        deadline = time.monotonic() + 30
+        while not (runs := self.api.runs("keeper")):
+            self.assertLess(time.monotonic(), deadline, "the webhook began no run")
+            time.sleep(0.05)
+        page = self.page()
+        page.goto(f"{self.stack.env()['ESC_URL']}/#/runs/{runs[0]['run_id']}")
+        beginning = page.get_by_role("region", name="How it began")
+        self.expect(beginning).to_contain_text("shop:orders/7")
+        self.expect(beginning).to_contain_text("by the webhook orders")
+        beginning.get_by_role("link", name="shop.order").click()
+        why = page.get_by_role("dialog", name=re.compile("Why did event 1"))
+        self.expect(why.locator(".origins")).to_contain_text("shop.order from shop")
+        why.get_by_role("button", name="Close").click()
+        beginning.get_by_role("link", name="keeper").click()
+        self.expect(page.get_by_role("article")).to_have_count(1)
+        self.expect(page.get_by_role("article", name="keeper")).to_contain_text("wakes on shop.order")
 
     def test_two_tabs_a_reload_and_a_lost_line_show_every_event_once(self):
         run = self.start("sleeper")

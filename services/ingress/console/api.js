@@ -70,7 +70,7 @@ export const whoAmI = () => get("/v1/session");
 // The names of all events: an `EventSource` hears only those that it was told of.
 const TYPES =
   "run.created run.queued run.runnable run.waiting run.pause_requested run.paused run.resumed run.cancel_requested " +
-  "run.completed run.failed run.cancelled run.forked run.revised run.changed turn.completed turn.rejected turn.abandoned message.added plan.updated " +
+  "run.completed run.failed run.cancelled run.forked run.revised run.changed turn.completed turn.rejected turn.charged turn.abandoned message.added plan.updated " +
   "tool.requested tool.authorized tool.denied tool.started tool.progressed tool.completed tool.failed tool.cancelled " +
   "tool.in_doubt tool.reconciled observation.recorded wait.registered wait.satisfied wait.expired wait.cancelled " +
   "timer.set timer.fired timer.cancelled approval.requested approval.granted approval.denied approval.expired " +

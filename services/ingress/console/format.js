@@ -53,6 +53,10 @@ export function bytes(count) {
 export const dollars = (value) => `$${(value ?? 0).toFixed(value && value < 0.01 ? 4 : 2)}`;
 export const words = (name) => String(name ?? "").replaceAll("_", " ");
 
+/** Why a run pauses; where it only awaits its open calls or questions it has not said so itself. */
+export const why = (wait) =>
+  wait.why || { task_result: "a call that is under way", operator_input: "a person's answer" }[wait.kind] || "";
+
 export function cut(text, limit) {
   return text && text.length > limit ? `${text.slice(0, limit - 1)}…` : text || "";
 }

@@ -48,6 +48,7 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
         "views/agents.js": SCRIPT,
         "views/approvals.js": SCRIPT,
         "views/artifact.js": SCRIPT,
+        "views/beginning.js": SCRIPT,
         "views/costs.js": SCRIPT,
         "views/health.js": SCRIPT,
         "views/output.js": SCRIPT,

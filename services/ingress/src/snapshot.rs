@@ -58,6 +58,9 @@ pub(crate) struct RunSnapshot {
     /// The outside event that started it.
     #[schema(value_type = Option<schema::ExternalRef>)]
     pub trigger: Option<ExternalRef>,
+    /// The run that it goes on from, if it is a fork.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginView>,
     /// The run that started it as its child.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentView>,
@@ -85,6 +88,18 @@ pub(crate) struct RunSnapshot {
     /// How it is ending or has ended.
     #[schema(value_type = Option<schema::Ending>)]
     pub ending: Option<Ending>,
+}
+
+/// Where a fork goes on from.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OriginView {
+    /// Which run.
+    #[schema(value_type = uuid::Uuid)]
+    pub run_id: RunId,
+    /// The number of its turn that the fork takes anew.
+    pub turn: u32,
+    /// Whether the fork's calls may change anything outside.
+    pub effects: bool,
 }
 
 /// The run above a child.
@@ -313,6 +328,11 @@ impl RunSnapshot {
             conversation_id: state.conversation_id,
             metadata: state.metadata.clone(),
             trigger: state.trigger.clone(),
+            origin: state.origin.map(|origin| OriginView {
+                run_id: origin.run_id,
+                turn: origin.turn,
+                effects: !state.simulated,
+            }),
             parent: state.parent.as_ref().map(|parent| ParentView {
                 run_id: parent.run_id,
                 call_id: parent.call_id,

@@ -4,11 +4,14 @@ import { get } from "../api.js";
 import { when } from "../format.js";
 import { Empty, Json, Trouble, usePolled } from "../ui.js";
 
-export function Agents() {
+export function Agents({ parameters }) {
   const { value, error } = usePolled(() => get("/v1/agents"), "agents", 10000);
-  return html`<h1>Agents</h1><${Trouble} error=${error} />
+  const only = parameters.agent;
+  const agents = (value?.items || []).filter((agent) => !only || agent.name === only);
+  return html`<div class="title"><h1>Agents</h1>${only ? html`<a href="#/agents">all of them</a>` : null}</div><${Trouble} error=${error} />
     ${value && !value.items.length ? html`<${Empty}>None yet: <code>esc agents apply FILE</code>.</${Empty}>` : null}
-    ${(value?.items || []).map((agent) => html`<article class="card" key=${agent.name} aria-label=${agent.name}>
+    ${value && only && !agents.length ? html`<${Empty}>There is no agent <code>${only}</code> any more.</${Empty}>` : null}
+    ${agents.map((agent) => html`<article class="card" key=${agent.name} aria-label=${agent.name}>
       <header><h2>${agent.name}</h2><small><code>${agent.digest.slice(0, 12)}</code>${agent.changed_at ? ` · put in ${when(agent.changed_at)} by ${agent.changed_by}` : ""} · <a href="#/runs?agent=${agent.name}">its runs</a></small></header>
       <p>${(agent.spec.tools || []).map((tool) => html`<code class="chip">${tool}</code> `)}</p>
       ${(agent.spec.triggers || []).map((trigger) => html`<p>wakes on <code>${trigger.on}</code>${trigger.where ? html` where <code>${trigger.where}</code>` : ""}</p>`)}

@@ -57,7 +57,7 @@ function Card({ approval, now, done, may }) {
     <header><h2>${approval.tool ? html`<code>${approval.tool}</code>` : "A question"} <${Status} name=${approval.state} /></h2>
       <small><a href="#/runs/${approval.run_id}">its run</a> · asked <${Ago} time=${approval.requested_at} now=${now} />
         ${approval.state === "open" ? html` · answered for by itself <${Ago} time=${approval.expires_at} now=${now} />` : ""}</small></header>
-    <p>${cut(approval.question, 2000)} <${Trust} name=${approval.trust} /></p>
+    <p class="question">${cut(approval.question, 2000)} <${Trust} name=${approval.trust} /></p>
     <${Arguments} approval=${approval} />
     ${approval.reasons.length ? html`<ul class="reasons">${approval.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>` : null}
     ${approval.state === "open" && may ? html`<${Decide} approval=${approval} done=${done} />` : null}

@@ -4,6 +4,7 @@ import { follow, get, idempotent, post, query } from "../api.js";
 import { bytes, dollars, duration, number, seconds, when, words } from "../format.js";
 import { Action, Ago, Empty, Meter, Status, Trouble, Trust, useNow } from "../ui.js";
 import { Artifact } from "./artifact.js";
+import { Beginning } from "./beginning.js";
 import { Output } from "./output.js";
 import { Turn } from "./turn.js";
 import { Why } from "./why.js";
@@ -90,11 +91,13 @@ function useRun(id) {
 }
 
 
+const isOperator = (who) => who.roles.some((role) => role === "operator" || role === "admin");
+const isUser = (who) => isOperator(who) || who.roles.includes("user");
+
 function Controls({ run, who }) {
   const [text, setText] = useState("");
-  const operator = who.roles.some((role) => role === "operator" || role === "admin");
-  const user = operator || who.roles.includes("user");
-  if (!user || ENDED.includes(run.status)) return null;
+  const operator = isOperator(who);
+  if (!isUser(who) || ENDED.includes(run.status)) return null;
   const act = (verb) => () => post(`/v1/runs/${run.run_id}/${verb}`, {});
   const send = async () => {
     await post(`/v1/runs/${run.run_id}/messages`, { text }, idempotent());
@@ -134,8 +137,8 @@ function Side({ run, now }) {
       <dt>Trace</dt><dd><code>${run.trace_id}</code></dd>
       <dt>Agent</dt><dd>${run.agent} <code>${run.agent_digest.slice(0, 12)}</code></dd>
       <dt>Started</dt><dd>${when(run.created_at)}</dd>
-      ${run.trigger ? html`<dt>By</dt><dd>${run.trigger.event_type} <code>${run.trigger.resource_key}</code></dd>` : null}
     </dl></section>
+    <${Beginning} run=${run} />
   </aside>`;
 }
 
@@ -161,7 +164,7 @@ export function Run({ id, parameters, who }) {
       </section>
       <${Side} run=${run} now=${now} />
     </div>
-    ${parameters.turn ? html`<${Turn} run=${id} number=${parameters.turn} onClose=${() => (location.hash = back)} />` : null}
+    ${parameters.turn ? html`<${Turn} run=${id} number=${parameters.turn} may=${isUser(who)} onClose=${() => (location.hash = back)} />` : null}
     ${parameters.output ? html`<${Output} call=${parameters.output} onClose=${() => (location.hash = back)} />` : null}
     ${artifact ? html`<${Artifact} artifact=${artifact} onClose=${() => (location.hash = back)} />` : null}
     ${parameters.why ? html`<${Why} run=${id} seq=${parameters.why} onClose=${() => (location.hash = back)} />` : null}`;

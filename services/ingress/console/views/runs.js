@@ -1,7 +1,7 @@
 // The board of runs: what each does, and what each suspended one waits for.
 import { html, useState } from "../html.js";
 import { get, idempotent, post, query } from "../api.js";
-import { dollars, number, words } from "../format.js";
+import { dollars, number, why, words } from "../format.js";
 import { Ago, Dialog, Empty, Status, Trouble, useNow, usePolled } from "../ui.js";
 
 const STATUSES = ["queued", "runnable", "waiting", "paused", "completed", "failed", "cancelled"];
@@ -33,7 +33,7 @@ function Row({ run, waits, now }) {
     <td><a href="#/runs/${run.run_id}">${run.objective || html`<i>no objective</i>`}</a>
       <small>${run.agent} · <code>${run.run_id.slice(-12)}</code></small></td>
     <td><${Status} name=${run.status} /></td>
-    <td>${waiting.map((wait) => html`<div class="waits"><b>${words(wait.kind)}</b> ${wait.why}
+    <td>${waiting.map((wait) => html`<div class="waits"><b>${words(wait.kind)}</b> ${why(wait)}
         ${wait.resource_key ? html` <code>${wait.resource_key}</code>` : ""}
         ${wait.due || wait.deadline ? html` <small>${wait.due ? "due" : "until"} <${Ago} time=${wait.due || wait.deadline} now=${now} /></small>` : ""}</div>`)}
       ${!waiting.length && run.status === "waiting" ? run.wake_kinds.map(words).join(", ") : ""}</td>

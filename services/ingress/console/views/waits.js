@@ -1,7 +1,7 @@
 // Everything that is suspended, and on what.
 import { html } from "../html.js";
 import { get, query } from "../api.js";
-import { words } from "../format.js";
+import { why, words } from "../format.js";
 import { Ago, Empty, Trouble, useNow, usePolled } from "../ui.js";
 
 const KINDS = ["timer", "task_result", "external", "operator_input"];
@@ -19,7 +19,7 @@ export function Waits({ parameters }) {
       ${items.map((wait) => html`<tr key="${wait.wait_id}/${wait.leaf}">
         <td><a href="#/runs/${wait.run_id}">${wait.agent}</a> <small><code>${wait.run_id.slice(-12)}</code></small></td>
         <td><b>${words(wait.kind)}</b> ${wait.event_type || ""} ${wait.resource_key ? html`<code>${wait.resource_key}</code>` : ""} ${wait.where ? html`<code>${wait.where}</code>` : ""}</td>
-        <td>${wait.why}</td><td><${Ago} time=${wait.since} now=${now} /></td>
+        <td>${why(wait)}</td><td><${Ago} time=${wait.since} now=${now} /></td>
         <td>${wait.due || wait.deadline ? html`<${Ago} time=${wait.due || wait.deadline} now=${now} />` : "no limit"}</td></tr>`)}
     </tbody></table></div>` : null}`;
 }

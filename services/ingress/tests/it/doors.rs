@@ -72,6 +72,9 @@ async fn a_fork_takes_a_turn_anew_and_leaves_the_run_alone() {
     assert_eq!(again.headers()["idempotent-replayed"], "true");
     assert_eq!(answer(again).await.1["run_id"], fork["run_id"]);
 
+    let shown = door.get(&format!("/v1/runs/{}", fork["run_id"].as_str().unwrap())).await;
+    assert_eq!(shown["origin"], json!({"run_id": run, "turn": 1, "effects": false}));
+    assert_eq!(door.get(&format!("/v1/runs/{run}")).await.get("origin"), None);
     let forked = planner.load(id_of(&fork["run_id"])).await.unwrap().unwrap();
     assert!(forked.simulated && forked.turn.is_some());
     let facts: Vec<_> = forked.facts.iter().map(|fact| fact.block.text.as_str()).collect();
