@@ -32,6 +32,9 @@ pub struct Config {
     pub trace_ratio: f64,
     /// Requests of one caller in a second, in each instance; 0 is no limit.
     pub requests_per_second: u64,
+    /// Posts to webhooks of one address in a second that are not signed as they must be, in each instance; one of more than 64 KiB
+    /// counts as several. 0 is no limit. Behind a proxy all senders have its address.
+    pub unsigned_posts_per_second: u64,
     /// Seconds between two signs of life on a quiet event stream; the log is looked at, too.
     pub heartbeat_seconds: u64,
     /// Seconds between two looks for events from outside that were recorded but not acted upon.
@@ -64,6 +67,7 @@ impl Default for Config {
             max_running: 0,
             trace_ratio: 1.0,
             requests_per_second: 5000,
+            unsigned_posts_per_second: 100,
             heartbeat_seconds: 15,
             sweep_seconds: 5,
             pool_size: 8,

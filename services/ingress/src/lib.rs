@@ -62,7 +62,7 @@ use hooks::{Hooks, Secrets};
 use inbound::Inbound;
 use live::Live;
 use logs::Logs;
-use pacing::Pacing;
+use pacing::{Pacing, Strangers};
 use runs::Runs;
 use snapshot::Snapshots;
 use stream::Streams;
@@ -122,9 +122,14 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let inbound = Inbound::new(&engine, runs.clone(), ctx.tracer.clone());
     let requests = TaskTracker::new();
     let resources = resources(&ctx, &engine, &runs, &inbound, live, &revocations)?;
-    let open =
-        api::hooks::router(HooksApi { hooks, inbound: inbound.clone(), limits: event_limits(config.body_limit_bytes) });
     let pacing = Pacing::new(config.requests_per_second);
+    let open = api::hooks::router(HooksApi {
+        hooks,
+        inbound: inbound.clone(),
+        limits: event_limits(config.body_limit_bytes),
+        pacing: pacing.clone(),
+        strangers: Strangers::new(config.unsigned_posts_per_second),
+    });
     let (audit, keeping) = Audit::new(engine.trail(), ctx.shutdown.closing());
     ctx.shutdown.spawn_background(keeping);
     ctx.serve(

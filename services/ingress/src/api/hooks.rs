@@ -1,12 +1,15 @@
 //! `POST /v1/hooks/{source}`: signed webhooks, answered when their event is committed.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use axum::Json;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, FromRequest as _, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use bus::CloudEventLimits;
+use bus::{CloudEvent, CloudEventLimits};
 use kernel::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -15,6 +18,7 @@ use super::cloudevents::{invalid_event, refusal};
 use crate::body::{RawBody, Segments};
 use crate::hooks::{Delivered, Hook, Hooks, Unreadable, Unsigned, delivered, verify};
 use crate::inbound::{Accepted, Inbound};
+use crate::pacing::{Pacing, Strangers};
 use crate::problem::Problem;
 
 /// What the handlers here use.
@@ -23,6 +27,10 @@ pub(crate) struct HooksApi {
     pub hooks: Hooks,
     pub inbound: Inbound,
     pub limits: CloudEventLimits,
+    /// Of each hook, for what is signed.
+    pub pacing: Pacing,
+    /// Of each address, for what is not.
+    pub strangers: Strangers,
 }
 
 /// Open to everybody: a delivery shows by its signature where it comes from.
@@ -63,30 +71,52 @@ pub(crate) struct DeliveredResponse {
 pub(crate) async fn receive(
     State(api): State<HooksApi>,
     Segments(name): Segments<String>,
-    headers: HeaderMap,
-    RawBody(body): RawBody,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let hook = api.hooks.get(&name).ok_or_else(|| unknown_hook(&name))?;
-    if let Some(missing) = &hook.missing {
-        tracing::error!(hook = hook.name, secret = missing.0, "a delivery can't be checked: {missing}");
-        let words = format!("the hook `{name}` has no secret to check deliveries with");
-        return Err(Problem::unavailable("hook_without_secret", words).remedy("whoever runs this server has to set it"));
-    }
-    verify(&hook, &headers, &body, Timestamp::now()).map_err(|error| unsigned(&hook, &error))?;
-    let event = match delivered(&hook, &headers, &body, &api.limits).map_err(|error| unreadable(&error))? {
-        Delivered::Event(event) => event,
-        Delivered::Challenge(challenge) => {
-            return Ok(Json(serde_json::json!({ "challenge": challenge })).into_response());
+    let address = peer.ip();
+    api.strangers.admit(address)?;
+    let headers = request.headers().clone();
+    let body = RawBody::from_request(request, &()).await.inspect_err(|_| api.strangers.count(address, 0));
+    let RawBody(body) = body?;
+    let hook = api.signed(&name, &headers, &body).inspect_err(|_| api.strangers.count(address, body.len()))?;
+    // Of a hook only what is signed with its secret takes: nobody else can use up what its sender may.
+    let caller = format!("/hooks/{name}");
+    Ok(api.pacing.answer(&caller, async { api.take_in(&hook, &headers, &body).await.into_response() }).await)
+}
+
+impl HooksApi {
+    /// The hook, if somebody who knows its secret has sent this.
+    fn signed(&self, name: &str, headers: &HeaderMap, body: &[u8]) -> Result<Arc<Hook>, Problem> {
+        let hook = self.hooks.get(name).ok_or_else(|| unknown_hook(name))?;
+        if let Some(missing) = &hook.missing {
+            tracing::error!(hook = hook.name, secret = missing.0, "a delivery can't be checked: {missing}");
+            let words = format!("the hook `{name}` has no secret to check deliveries with");
+            return Err(
+                Problem::unavailable("hook_without_secret", words).remedy("whoever runs this server has to set it")
+            );
         }
-    };
-    let traceparent = super::cloudevents::traceparent(&headers);
-    let accepted = api.inbound.accept_later(&hook.tenant, &hook.source, &event, traceparent).await.map_err(refusal)?;
-    let Accepted { position, duplicate } = accepted;
-    let outcome = if duplicate { "duplicate" } else { "new" };
-    metrics::counter!("ingress_webhooks_total", "hook" => hook.name.clone(), "outcome" => outcome).increment(1);
-    let body =
-        DeliveredResponse { id: event.id, event_type: event.event_type, subject: event.subject, position, duplicate };
-    Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+        verify(&hook, headers, body, Timestamp::now()).map_err(|error| unsigned(&hook, &error))?;
+        Ok(hook)
+    }
+
+    /// Makes an event of what is believed.
+    async fn take_in(&self, hook: &Hook, headers: &HeaderMap, body: &[u8]) -> Result<Response, Problem> {
+        let event = match delivered(hook, headers, body, &self.limits).map_err(|error| unreadable(&error))? {
+            Delivered::Event(event) => event,
+            Delivered::Challenge(challenge) => {
+                return Ok(Json(serde_json::json!({ "challenge": challenge })).into_response());
+            }
+        };
+        let traceparent = super::cloudevents::traceparent(headers);
+        let accepted = self.inbound.accept_later(&hook.tenant, &hook.source, &event, traceparent).await;
+        let Accepted { position, duplicate } = accepted.map_err(refusal)?;
+        let outcome = if duplicate { "duplicate" } else { "new" };
+        metrics::counter!("ingress_webhooks_total", "hook" => hook.name.clone(), "outcome" => outcome).increment(1);
+        let CloudEvent { id, event_type, subject, .. } = *event;
+        let body = DeliveredResponse { id, event_type, subject, position, duplicate };
+        Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+    }
 }
 
 fn unknown_hook(name: &str) -> Problem {

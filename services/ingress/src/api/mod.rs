@@ -48,7 +48,8 @@ use crate::auth::{Auth, authenticate};
 use crate::pacing::{Pacing, pace};
 use crate::problem::Problem;
 
-/// Puts the routes of `resources` below `/v1`, behind authentication, and `open` ones and the pages beside them.
+/// Puts the routes of `resources` below `/v1`, behind authentication, and `open` ones, which keep their own pace, and the pages
+/// beside them.
 ///
 /// `requests` tells whether any request is still being answered.
 pub(crate) fn router(
@@ -66,9 +67,9 @@ pub(crate) fn router(
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(audit, trail::record))
-        .layer(from_fn_with_state(pacing.clone(), pace))
+        .layer(from_fn_with_state(pacing, pace))
         .layer(from_fn_with_state(auth, authenticate))
-        .merge(open.method_not_allowed_fallback(wrong_method).layer(from_fn_with_state(pacing, pace)));
+        .merge(open.method_not_allowed_fallback(wrong_method));
     // What is no page of the console runs nothing, is framed by nobody, and is no other site's to load.
     let header = |name, value| SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value));
     let nosniff = header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");

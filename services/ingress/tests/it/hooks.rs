@@ -1,11 +1,13 @@
 //! Webhooks over a real socket: signed by whoever delivers, believed or not, one event however often they come.
 
+use std::net::IpAddr;
+
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::harness::{Door, answer, commit, eventually, wait_for_event};
+use crate::harness::{Door, PATIENCE, answer, commit, eventually, wait_for_event};
 
 const KEEPER: &str = r#"
 name: keeper
@@ -49,10 +51,15 @@ impl Setting {
     }
 
     async fn door(&self) -> Door {
+        self.door_with(|_| {}).await
+    }
+
+    async fn door_with(&self, change: impl FnOnce(&mut ingress::Config)) -> Door {
         let (agents, secrets) = (self.dir.path().to_owned(), self.path("secrets"));
         Door::open_with(move |config| {
             config.common.agents_dir = agents;
             config.secrets_dir = secrets;
+            change(config);
         })
         .await
     }
@@ -143,6 +150,56 @@ async fn what_nobody_signed_is_refused_with_what_to_do() {
     // A token opens no hook, and a hook's caller nothing else.
     let (status, _) = answer(door.http.get(format!("{}/v1/hooks/github", door.url)).send().await.unwrap()).await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    door.close().await;
+}
+
+#[tokio::test]
+async fn a_stranger_uses_up_nothing_but_their_own_pace() {
+    let setting = Setting::new();
+    let door = setting
+        .door_with(|config| {
+            config.requests_per_second = 1;
+            config.unsigned_posts_per_second = 1;
+        })
+        .await;
+    // From another address of this machine.
+    let stranger = reqwest::Client::builder().no_proxy().local_address("127.0.0.2".parse::<IpAddr>().unwrap());
+    let stranger = stranger.build().unwrap();
+    let made_up = async |hook: &str| {
+        let request = stranger.post(format!("{}/v1/hooks/{hook}", door.url)).header("x-hub-signature-256", "sha256=00");
+        request.body("{}").send().await.unwrap()
+    };
+    assert_eq!(made_up("github").await.status(), StatusCode::UNAUTHORIZED);
+    // Before the signature counted, a hook's allowance was anybody's.
+    let first = delivery(&door, "push", "d-1", &push("main")).send().await.unwrap();
+    assert_eq!(first.status(), StatusCode::ACCEPTED);
+    assert!(first.headers().contains_key("ratelimit") && first.headers().contains_key("ratelimit-policy"));
+    for hook in ["github", "nowhere"] {
+        let refused = async {
+            loop {
+                let response = made_up(hook).await;
+                if response.status() == StatusCode::TOO_MANY_REQUESTS {
+                    return response;
+                }
+            }
+        };
+        let refused = tokio::time::timeout(PATIENCE, refused).await.expect("a limit");
+        assert!(refused.headers().contains_key("retry-after"), "{hook}");
+        let problem = answer(refused).await.1;
+        assert_eq!(problem["code"], "too_many_requests");
+        assert!(problem["remedy"].as_str().unwrap().contains("unsigned_posts_per_second"), "{problem}");
+    }
+    // Whoever knows the secret has a pace, too: the hook's.
+    let paced = async {
+        loop {
+            let response = delivery(&door, "push", "d-2", &push("main")).send().await.unwrap();
+            if response.status() == StatusCode::TOO_MANY_REQUESTS {
+                return response;
+            }
+        }
+    };
+    let problem = answer(tokio::time::timeout(PATIENCE, paced).await.expect("a limit")).await.1;
+    assert!(problem["remedy"].as_str().unwrap().contains("`requests_per_second`"), "{problem}");
     door.close().await;
 }
 
