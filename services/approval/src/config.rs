@@ -1,5 +1,6 @@
 //! What the approval service can be told.
 
+use checks::signing::key_of;
 use serde::{Deserialize, Serialize};
 use service::{Common, ConfigError, Secret};
 
@@ -64,12 +65,21 @@ impl Config {
                 return Err(invalid(key, "not an address such as https://host/path"));
             }
         }
-        let unsigned = "missing: whoever receives a question could not tell who sent it";
-        if !self.notify_url.is_empty() && self.notify_secret.is_empty() {
-            return Err(invalid("notify_secret", unsigned));
-        }
-        if !self.escalate_url.is_empty() && self.escalate_secret.is_empty() && self.notify_secret.is_empty() {
-            return Err(invalid("escalate_secret", unsigned));
+        // `whsec_` with nothing behind it is a text, and no key.
+        let signs = |secret: &Secret<String>| !key_of(secret.expose()).is_empty();
+        let others = if self.escalate_secret.is_empty() { &self.notify_secret } else { &self.escalate_secret };
+        for (url, set_by, secret, key) in [
+            (&self.notify_url, "notify_url", &self.notify_secret, "notify_secret"),
+            (&self.escalate_url, "escalate_url", others, "escalate_secret"),
+        ] {
+            if !url.is_empty() && !signs(secret) {
+                let message = format!(
+                    "empty, and `{set_by}` is set: whoever receives a question could not tell who sent it. Set ESC_{} to a text that \
+                     the receiver knows, too, such as `whsec_` and what `openssl rand -base64 32` prints, or leave `{set_by}` out",
+                    key.to_ascii_uppercase()
+                );
+                return Err(invalid(key, &message));
+            }
         }
         Ok(())
     }
@@ -89,5 +99,26 @@ mod tests {
         let others = Config { escalate_url: "https://example.com/others".into(), ..Config::default() };
         assert!(others.check().is_err());
         assert!(Config { escalate_secret: "s".into(), ..others }.check().is_ok());
+    }
+
+    #[test]
+    fn a_secret_that_is_no_key_is_none_and_the_error_says_what_to_do() {
+        let told = Config { notify_url: "https://example.com/ask".into(), ..Config::default() };
+        let others = Config { escalate_url: "https://example.com/others".into(), ..Config::default() };
+        for empty in ["", "whsec_"] {
+            let told = Config { notify_secret: empty.into(), ..told.clone() };
+            let others = Config { notify_secret: "s".into(), escalate_secret: empty.into(), ..others.clone() };
+            let both = Config { escalate_url: others.escalate_url.clone(), ..told.clone() };
+            for (config, key) in [(told, "notify_secret"), (both, "notify_secret"), (others, "escalate_secret")] {
+                if empty.is_empty() && key == "escalate_secret" {
+                    // Those posts are signed as the others then.
+                    assert!(config.check().is_ok());
+                    continue;
+                }
+                let error = config.check().unwrap_err().to_string();
+                let remedy = format!("ESC_{}", key.to_ascii_uppercase());
+                assert!(error.contains(key) && error.contains(&remedy) && error.contains("openssl"), "{error}");
+            }
+        }
     }
 }
