@@ -130,7 +130,7 @@ async fn one_run(target: &Target, run: &str, events: &mut UnboundedReceiver<Seen
 }
 
 /// The next event of a type. What was said before we listened is found in the log, looked at when nothing comes.
-async fn wait_for(
+pub async fn wait_for(
     target: &Target,
     run: &str,
     events: &mut UnboundedReceiver<Seen>,

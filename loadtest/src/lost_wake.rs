@@ -19,7 +19,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
 use crate::{
-    stats::hundredth,
+    stats::{fraction, hundredth},
     target::{Error, Seen, Target},
 };
 
@@ -227,10 +227,4 @@ async fn consumed(target: &Target, run: &str) -> Result<HashMap<String, usize>, 
             *consumed.entry(id.to_owned()).or_default() += 1;
         }
     }
-}
-
-/// A number from 0 to 1, evenly spread: the random end of an id.
-fn fraction() -> f64 {
-    let [.., a, b, c, d] = Uuid::now_v7().into_bytes();
-    f64::from(u32::from_le_bytes([a, b, c, d])) / f64::from(u32::MAX)
 }

@@ -7,6 +7,7 @@ mod check;
 mod commands;
 mod door;
 mod engine_alone;
+mod freeze;
 mod long;
 mod lost_wake;
 mod observing;
@@ -43,6 +44,8 @@ enum Scenario {
     Check(check::Options),
     /// Commands through the engine alone, no services.
     Engine(engine_alone::Options),
+    /// The kill switch, thrown again and again while effects happen: how long after it the last one began.
+    Freeze(freeze::Options),
     /// Events published just before the wait that wants them is registered: every one wakes, once.
     Wakes(lost_wake::Options),
     /// Runs that wait: what they cost while they sleep, and how fast one of them is awake.
@@ -66,6 +69,7 @@ async fn main() -> ExitCode {
         Scenario::Agent(options) => agent::measure(&options).await,
         Scenario::Check(options) => check::check(&options).await,
         Scenario::Engine(options) => engine_alone::measure(&options).await,
+        Scenario::Freeze(options) => freeze::measure(&options).await,
         Scenario::Wakes(options) => lost_wake::measure(&options).await,
         Scenario::Waiting(options) => waiting::measure(&options).await,
         Scenario::Timers(options) => timers::measure(&options).await,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 /// Durations, gathered to be summed up once.
 #[derive(Debug, Default)]
@@ -44,6 +45,12 @@ impl Latencies {
 /// A figure rounded to the hundredth.
 pub fn hundredth(figure: f64) -> f64 {
     (figure * 100.0).round() / 100.0
+}
+
+/// A number from 0 to 1, evenly spread: the random end of an id.
+pub fn fraction() -> f64 {
+    let [.., a, b, c, d] = Uuid::now_v7().into_bytes();
+    f64::from(u32::from_le_bytes([a, b, c, d])) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

@@ -124,9 +124,15 @@ impl Target {
     }
 
     /// Puts an agent definition in.
-    pub async fn put_agent(&self, name: &str, yaml: &'static str) -> Result<(), Error> {
+    pub async fn put_agent(&self, name: &str, yaml: impl Into<reqwest::Body>) -> Result<(), Error> {
         let request = self.http.put(format!("{}/v1/agents/{name}", self.url)).bearer_auth(&self.token).body(yaml);
         answer(request.header("content-type", "application/yaml").send().await?).await.map(drop)
+    }
+
+    /// Sends JSON that replaces what is there.
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, Error> {
+        let request = self.http.put(format!("{}{path}", self.url)).bearer_auth(&self.token).json(body);
+        answer(request.send().await?).await
     }
 
     /// Sends JSON.
