@@ -210,7 +210,7 @@ impl Gathered<'_> {
 
     fn say(&mut self, verb: Verb, spoken: Spoken) {
         let taken = match spoken {
-            Spoken::UpdatePlan(steps) => self.outcome.plan.replace(steps).is_some(),
+            Spoken::UpdatePlan(plan) => self.outcome.plan.replace(plan).is_some(),
             Spoken::WaitFor(wait) => self.wait.replace(wait).is_some(),
             Spoken::AskOperator { question, expires } => {
                 let asked = self.ask(question, expires);

@@ -105,12 +105,20 @@ pub struct Handoff<'a> {
 pub fn due(state: &RunState, agent: &AgentSpec) -> Option<Why> {
     let turn = state.turn.as_ref().map_or(state.turns_opened, |turn| turn.number);
     let every = agent.controls.number(RESET).filter(|every| *every > 0);
-    if every.is_some_and(|every| turn.saturating_sub(state.last_reset.max(1)) >= every) {
+    let is_time = |every| turn.saturating_sub(state.last_reset.max(1)) >= every && !backs_off(state, turn, every);
+    if every.is_some_and(is_time) {
         return Some(Why::Reset);
     }
     let stopped =
         state.compaction_stopped.is_some_and(|at| state.history.front().is_none_or(|oldest| oldest.seq <= at));
     (state.history.len() >= FULL && agent.controls.is_on(COMPACTION) && !stopped).then_some(Why::Full)
+}
+
+/// Whether it is too early to try once more to begin anew, after that was paid for in vain: the oftener in a row, the later, but
+/// no later than it would be time again anyway.
+fn backs_off(state: &RunState, turn: u32, every: u32) -> bool {
+    let pause = 2_u32.saturating_pow(state.resets_failed).min(every);
+    state.resets_failed > 0 && turn.saturating_sub(state.reset_tried) < pause
 }
 
 /// Whether a model is asked for the summary.

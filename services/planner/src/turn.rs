@@ -2,9 +2,12 @@
 //!
 //! The lease is a hint that keeps two planners from paying for one turn; the log decides whose outcome counts.
 
+mod asking;
 mod beside;
+mod compacting;
 mod consumed;
 mod offer;
+mod recording;
 mod steering;
 
 use std::{
@@ -13,32 +16,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bus::{Bus, Delivery, HandlerResult, Outcome, Subject, retry};
+use bus::{Bus, Delivery, HandlerResult, Outcome, Subject};
 use checks::{Checks, No};
-use engine::{Agents, Engine, EngineError, SubmitError, ToolCatalog};
-use kernel::{
-    Cause, Command, Rejection, RunId, RunState, TenantId, Timestamp, TurnId,
-    agent::AgentSpec,
-    command::{RejectTurn, TurnOutcome},
-    event::RunRunnable,
-};
+use engine::{Agents, Engine, EngineError, ToolCatalog};
+use kernel::{Rejection, RunId, RunState, TenantId, Timestamp, TurnId, agent::AgentSpec, event::RunRunnable};
 use service::Tracer;
 
 use crate::{
     Config,
     artifacts::{ArtifactError, Artifacts},
-    candidate::{self, Candidate, Reading},
     gate::{Gate, read_rates},
     interrupt::{Interrupt, Interrupts},
-    live::Live,
-    models::{
-        FailureKind, ModelError, Models, Prompt, TurnKind, Unanswered, route,
-        router::{Answered, CallSite},
-    },
+    models::{ModelError, Models},
     recall::Recaller,
     skills::Shelf,
     slice::{Slice, SliceInput, SliceLimits},
-    spawn,
     toolbox::{BadSchema, Toolbox},
 };
 
@@ -50,8 +42,6 @@ use steering::{Before, Steered};
 const LEASE: Duration = Duration::from_secs(8);
 /// When to look again at a turn that somebody else has.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How long a paid outcome goes on being committed while the stores are away.
-const COMMIT_WITHIN: Duration = Duration::from_secs(60);
 /// Deliveries of a doorbell after which a turn that no model answers is left to the scheduler: fewer than make a dead letter.
 const PUT_OFF: u64 = 8;
 /// When to ask a check again that did not answer.
@@ -251,14 +241,16 @@ impl Turns {
                 Err(error @ (TurnError::NoAgent(..) | TurnError::Schema(_))) => {
                     // It will not get better by itself: the run ends and says why.
                     let asking = Asking { state: &state, turn_id, traceparent: doorbell.traceparent.as_deref() };
-                    self.refuse(&asking, "provider", vec![error.to_string()], Consumed::default()).await?
+                    self.refuse(&asking, "provider", vec![error.to_string()], &mut Consumed::of(turn_id)).await?
                 }
                 result => result?,
             },
             None => "stale",
         };
-        // Given up in the background: the next turn has a lease of its own.
-        drop(lease);
+        // The next turn has a lease of its own, and nobody wants one on a turn that is over. Else it is given up in the background.
+        if let Some(lease) = lease.filter(|_| outcome == "committed") {
+            lease.leave();
+        }
         metrics::counter!("planner_turns_total", "outcome" => outcome).increment(1);
         metrics::histogram!("planner_turn_seconds").record(began.elapsed());
         Ok(Outcome::Ack)
@@ -327,231 +319,6 @@ impl Turns {
             now: Timestamp::now(),
             limits: self.limits,
         })
-    }
-
-    async fn ask_until_usable(&self, open: &mut Open<'_>) -> Result<&'static str, TurnError> {
-        let mut consumed = Consumed::default();
-        let first = open.agent.model.all().first().map_or("", String::as_str);
-        if let Some(wait) = self.gate.wait(first).await {
-            let words = "the provider has had its tokens for this minute";
-            let error = ModelError::new(FailureKind::RateLimited, words);
-            return Err(TurnError::Model(ModelError { retry_after: Some(wait), ..error }));
-        }
-        let (mut said, mut problems) = (String::new(), Vec::new());
-        let mut again = 0;
-        while again <= self.max_reasks {
-            if open.interrupt.is_paused() {
-                // A held run opens its turn again when it goes on.
-                return Ok("paused");
-            }
-            let user = if again == 0 {
-                open.slice.user.clone()
-            } else {
-                metrics::counter!("planner_reasks_total").increment(1);
-                open.slice.user_with_problems(&said, &problems)
-            };
-            let is_last = again == self.max_reasks;
-            let Some(answered) = open.interrupt.or_ended(self.ask(open, user, consumed.asks)).await else {
-                return Ok("aborted");
-            };
-            consumed.asks += 1;
-            let mut answered = match answered {
-                Ok(answered) => answered,
-                Err(unanswered) => {
-                    let error = consumed.waste(unanswered, is_last);
-                    if error.is_to_be_told() {
-                        again += 1;
-                        (said, problems) = (String::new(), vec![error.message]);
-                        continue;
-                    }
-                    if error.is_transient() {
-                        return Err(TurnError::Model(error));
-                    }
-                    // Who will not answer this will not answer it later either, and not for want of trying.
-                    let code = if error.kind == FailureKind::Refused { "safety" } else { "provider" };
-                    return self.refuse(&open.asking(), code, vec![error.to_string()], consumed).await;
-                }
-            };
-            fail::fail_point!("planner.after_model");
-            self.gate.charge(&answered.model, answered.answer.usage.tokens()).await;
-            consumed.add(&mut answered);
-            match self.try_commit(open, &answered, &consumed).await? {
-                Tried::Committed => return Ok("committed"),
-                Tried::Moot => return Ok("superseded"),
-                // It is shown what it wanted to read, and asked as if for the first time.
-                Tried::Read => {}
-                Tried::Problems(found) => {
-                    again += 1;
-                    tracing::info!(run_id = %open.state.run_id, turn = open.number, problems = ?found, "an answer cannot be used");
-                    consumed.unusable(&answered, open, &found, is_last);
-                    said = answered.answer.text;
-                    problems = found;
-                }
-            }
-        }
-        self.refuse(&open.asking(), "invalid_output", problems, consumed).await
-    }
-
-    async fn ask(&self, open: &Open<'_>, user: String, ask: u32) -> Result<Answered, Unanswered> {
-        let prompt = Prompt {
-            system: open.slice.system.clone(),
-            user,
-            tools: open.toolbox.declarations(),
-            tool_tokens: open.toolbox.tokens(),
-            max_output_tokens: self.limits.output_tokens,
-            run_id: open.state.run_id,
-            turn: open.number,
-            ask,
-        };
-        let site = CallSite {
-            traceparent: open.traceparent.as_deref(),
-            sampled: open.state.sampled,
-            turn_id: open.turn_id,
-            tenant: &open.state.tenant,
-            agent_digest: &open.state.agent_digest,
-            kind: TurnKind::of(&open.state),
-            left: route::share_left(&open.state),
-        };
-        let live = Live::open(&self.bus, &open.state, (open.turn_id, open.number), ask);
-        self.models.answer(open.agent, &prompt, &site, &self.tracer, &|piece| live.push(piece)).await
-    }
-
-    async fn try_commit(
-        &self,
-        open: &mut Open<'_>,
-        answered: &Answered,
-        consumed: &Consumed,
-    ) -> Result<Tried, TurnError> {
-        let read = candidate::read(
-            &answered.answer,
-            &Reading {
-                state: &open.state,
-                agent: open.agent,
-                toolbox: &open.toolbox,
-                slice: &open.slice,
-                turn_id: open.turn_id,
-                now: Timestamp::now(),
-                model: &answered.model,
-                usage: consumed.usage,
-                model_ms: consumed.millis,
-                failures: &consumed.failures,
-            },
-        );
-        let candidate = match read {
-            Ok(candidate) => candidate,
-            Err(problems) => return Ok(Tried::Problems(problems)),
-        };
-        if let Some(tried) = self.open_skills(open, &candidate).await? {
-            return Ok(tried);
-        }
-        let Candidate { mut outcome, drafts, spawns, .. } = candidate;
-        outcome.skills.clone_from(&open.around.opened);
-        if !spawns.is_empty() {
-            match spawn::resolve(&self.agents, &open.state, open.agent, &spawns).await? {
-                Ok(resolved) => outcome.spawns = resolved,
-                Err(problems) => return Ok(Tried::Problems(problems)),
-            }
-        }
-        let problems = self.complete_outcome(open, &mut outcome).await?;
-        if !problems.is_empty() {
-            return Ok(Tried::Problems(problems));
-        }
-        if !drafts.is_empty() {
-            // Nothing is stored for an outcome that the rules refuse.
-            if let Some(problems) = refused(&open.state, &outcome) {
-                return Ok(Tried::Problems(problems));
-            }
-            for draft in &drafts {
-                match self.artifacts.store(&open.state, draft, open.slice.trust).await {
-                    Ok(stored) => outcome.artifacts.push(stored),
-                    Err(error) if error.is_transient() => return Err(error.into()),
-                    Err(error) => {
-                        return Ok(Tried::Problems(vec![format!("`create_artifact` {}: {error}", draft.name)]));
-                    }
-                }
-            }
-        }
-        self.extract(open, &mut outcome).await;
-        self.commit(open, outcome, &answered.traceparent).await
-    }
-
-    async fn commit(&self, open: &mut Open<'_>, outcome: TurnOutcome, traceparent: &str) -> Result<Tried, TurnError> {
-        let key = format!("turn/{}/{}", open.turn_id, uuid::Uuid::now_v7());
-        let is_false_wake = kernel::economics::changes_nothing(&open.state, &outcome);
-        let command = Command::CommitTurn(Box::new(outcome));
-        match self.submit(&Asking { traceparent: Some(traceparent), ..open.asking() }, command, &key).await {
-            Ok(committed) => {
-                let is_ours = |event: &kernel::Event| matches!(event.data, kernel::EventData::TurnCompleted(_));
-                let ours = committed.duplicate || committed.events.iter().any(is_ours);
-                if ours && is_false_wake {
-                    metrics::counter!("planner_false_wakes_total").increment(1);
-                }
-                Ok(if ours { Tried::Committed } else { Tried::Moot })
-            }
-            Err(SubmitError::Rejected(Rejection::InvalidOutcome(problems))) => {
-                // The run has moved on since the slice was made: what is read next is read against it as it is.
-                if let Some(state) = self.engine.load(open.state.run_id).await? {
-                    open.state = state;
-                }
-                Ok(Tried::Problems(problems))
-            }
-            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => Ok(Tried::Moot),
-            Err(SubmitError::Rejected(rejection)) => Err(TurnError::Rejected(rejection)),
-            Err(SubmitError::Engine(error)) => Err(error.into()),
-        }
-    }
-
-    async fn refuse(
-        &self,
-        asking: &Asking<'_>,
-        code: &'static str,
-        problems: Vec<String>,
-        consumed: Consumed,
-    ) -> Result<&'static str, TurnError> {
-        let Asking { state, turn_id, .. } = asking;
-        let Consumed { usage, failures, .. } = consumed;
-        tracing::warn!(run_id = %state.run_id, %turn_id, code, ?problems, "a turn is given up");
-        let reject = RejectTurn { turn_id: *turn_id, code: code.to_owned(), problems, usage, failures };
-        let key = format!("turn/{turn_id}/{}", uuid::Uuid::now_v7());
-        match self.submit(asking, Command::RejectTurn(reject), &key).await {
-            Ok(_) => Ok("rejected"),
-            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => Ok("superseded"),
-            Err(SubmitError::Rejected(rejection)) => Err(TurnError::Rejected(rejection)),
-            Err(SubmitError::Engine(error)) => Err(error.into()),
-        }
-    }
-
-    /// Submits for a while: what a model was paid for is not thrown away because the stores blink.
-    async fn submit(&self, asking: &Asking<'_>, command: Command, key: &str) -> Result<engine::Committed, SubmitError> {
-        let opened_by =
-            asking.state.turn.as_ref().filter(|turn| turn.turn_id == asking.turn_id).map(|turn| turn.opened_by);
-        let cause = Cause {
-            service: "planner".to_owned(),
-            seq: opened_by,
-            traceparent: asking.traceparent.map(str::to_owned),
-            operator: None,
-        };
-        let policy =
-            retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(3)).within(COMMIT_WITHIN);
-        let submit = || self.engine.submit_on(asking.state, command.clone(), key, cause.clone());
-        retry::when(policy, SubmitError::is_transient, submit).await
-    }
-}
-
-/// Whether nothing is left to do for the turn.
-const fn is_moot(rejection: &Rejection) -> bool {
-    matches!(
-        rejection,
-        Rejection::Ended(_) | Rejection::Ending | Rejection::StaleTurn(_) | Rejection::NoSuchRun | Rejection::Paused
-    )
-}
-
-/// What the rules would say to an outcome, without asking for it.
-fn refused(state: &RunState, outcome: &TurnOutcome) -> Option<Vec<String>> {
-    let command = Command::CommitTurn(Box::new(outcome.clone()));
-    match kernel::decide(state.run_id, Some(state), &command, Timestamp::now()) {
-        Err(Rejection::InvalidOutcome(problems)) => Some(problems),
-        _ => None,
     }
 }
 

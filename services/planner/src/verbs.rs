@@ -7,6 +7,7 @@ use kernel::{
     Timestamp,
     budget::Limits,
     child::OnFailure,
+    command::PlanChange,
     event::{PlanStep, StepStatus},
     memory::{MEMORY_BYTES, MEMORY_KEY_BYTES, MemoryScope},
     units::{self, Duration},
@@ -86,7 +87,7 @@ impl Verb {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spoken {
     /// `update_plan`.
-    UpdatePlan(Vec<PlanStep>),
+    UpdatePlan(PlanChange),
     /// `wait_for`.
     WaitFor(WaitFor),
     /// `say`.
@@ -236,6 +237,8 @@ struct Reason {
 #[derive(Deserialize)]
 struct Plan {
     steps: Vec<Step>,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -281,7 +284,7 @@ fn text(field: &str, text: String) -> Result<String, String> {
 }
 
 fn read_plan(arguments: Value) -> Result<Spoken, String> {
-    let steps = parse::<Plan>(arguments)?.steps;
+    let Plan { steps, reason } = parse(arguments)?;
     if steps.is_empty() || steps.len() > MAX_STEPS {
         return Err(format!("`/steps`: a plan has 1 to {MAX_STEPS} steps, not {}", steps.len()));
     }
@@ -289,7 +292,9 @@ fn read_plan(arguments: Value) -> Result<Spoken, String> {
         let title = text(&format!("steps/{index}/title"), step.title)?;
         Ok(PlanStep { title: kernel::excerpt(&title, LINE_BYTES), status: step.status })
     };
-    steps.into_iter().enumerate().map(read).collect::<Result<_, String>>().map(Spoken::UpdatePlan)
+    let steps = steps.into_iter().enumerate().map(read).collect::<Result<_, String>>()?;
+    let reason = reason.map(|reason| kernel::excerpt(reason.trim(), LINE_BYTES)).filter(|reason| !reason.is_empty());
+    Ok(Spoken::UpdatePlan(PlanChange { steps, reason }))
 }
 
 fn read_memory(arguments: Value) -> Result<Remembered, String> {
@@ -352,8 +357,11 @@ mod tests {
     fn good_verbs_are_read() {
         let plan =
             json!({"steps": [{"title": "look", "status": "in_progress"}, {"title": "mend", "status": "pending"}]});
-        let Ok(Spoken::UpdatePlan(steps)) = read(Verb::UpdatePlan, plan) else { panic!("no plan") };
-        assert_eq!(steps[0].status, StepStatus::InProgress);
+        let Ok(Spoken::UpdatePlan(plan)) = read(Verb::UpdatePlan, plan) else { panic!("no plan") };
+        assert_eq!((plan.steps[0].status, plan.reason), (StepStatus::InProgress, None));
+        let plan = json!({"steps": [{"title": "look", "status": "dropped"}], "reason": " it is not there\n"});
+        let Ok(Spoken::UpdatePlan(plan)) = read(Verb::UpdatePlan, plan) else { panic!("no plan") };
+        assert_eq!(plan.reason.as_deref(), Some("it is not there"));
         assert_eq!(read(Verb::Say, json!({"text": "hello"})), Ok(Spoken::Say("hello".into())));
         assert_eq!(
             read(Verb::AskOperator, json!({"question": "go?", "expires": "2h"})),

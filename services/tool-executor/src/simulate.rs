@@ -1,4 +1,4 @@
-//! Calls of forks whose effects are simulated: what is on record is given again, anything else stops before it is done.
+//! Calls of forks whose effects are simulated, and of runs below them: what is on record is given again, anything else stops before it is done.
 
 use engine::SubmitError;
 use kernel::command::{Command, CompleteCall};
@@ -16,8 +16,7 @@ impl Dispatcher {
                 self.record(task, Command::CompleteCall(CompleteCall { call_id: task.id(), result }), "end").await
             }
             None => {
-                let words = "this run is a fork whose effects are simulated, and the run that it goes on from made no such call: \
-                             nothing was done";
+                let words = "the effects of this run are simulated, and no result of such a call is on record: nothing was done";
                 self.refuse(task, Refusal::new("simulated", words)).await
             }
         }

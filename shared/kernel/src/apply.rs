@@ -13,6 +13,7 @@ use crate::{
         SubagentCancelled, SubagentStarted, TimerPurpose, ToolFailed, ToolProgressed, ToolRequested, ToolStarted,
         TurnCompleted, TurnRejected,
     },
+    fork::SIMULATED,
     ids::{CallId, RunId, TimerId},
     mutants::{Mutant, broken},
     state::{Entry, Fact, FactKind, MAX_CONSUMED, MAX_UNDO, RunState, SCHEMA_CHANGED, TITLE_BYTES, Timer, Undo, Wake},
@@ -64,7 +65,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         roles: created.roles.clone(),
         tools: created.tools.as_ref().map(|tools| tools.iter().cloned().collect()),
         origin: None,
-        simulated: false,
+        simulated: created.parent.as_ref().is_some_and(|parent| parent.simulated),
         revision: 0,
         parallel_wake: created.parallel_wake,
         debounce: created.debounce,
@@ -92,6 +93,8 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         compactions: 0,
         compaction_stopped: None,
         last_reset: 0,
+        resets_failed: 0,
+        reset_tried: 0,
         recent: Default::default(),
         plan_idle: 0,
         plan_scope: 0,
@@ -118,6 +121,10 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         waits_from: Default::default(),
     };
     state.fact(event, FactKind::Input, "The run was started with this input", created.input.clone(), None);
+    if state.simulated {
+        let block = Block::new(SIMULATED, Trust::System, "runtime");
+        state.fact(event, FactKind::Notice, "This run is part of a fork", block, None);
+    }
     if let Some(trigger) = &created.trigger {
         state.consumed.insert(trigger.resource_key.clone(), trigger.position);
     }
@@ -180,6 +187,7 @@ impl RunState {
             EventData::RunRevised(revised) => self.fold_revision(revised),
             EventData::TurnCompleted(turn) => self.fold_turn(event, turn),
             EventData::TurnRejected(turn) => self.fold_rejection(event, turn),
+            EventData::TurnCharged(charged) => self.spent.add(&charged.usage),
             _ => self.fold_call_or_wait(event),
         }
     }

@@ -43,6 +43,9 @@ pub struct ParentRef {
     pub depth: u32,
     /// The agents above the child, from the first run's on.
     pub lineage: Vec<String>,
+    /// Whether the run's effects are simulated, and so the child's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
 }
 
 /// What the parent does about a child that failed.
@@ -221,6 +224,7 @@ fn create(parent: &RunState, known: &Child, hold: Option<&str>) -> Step {
             call_id: spawn.call_id,
             depth: parent.depth() + 1,
             lineage,
+            simulated: parent.simulated,
         })),
         roles: parent.roles.clone(),
         tools: Some(spawn.tools.clone()),

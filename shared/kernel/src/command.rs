@@ -11,7 +11,7 @@ use crate::{
     child::SpawnRequest,
     context::{Standing, Summary},
     drift::{DriftKind, Remedy},
-    event::{ExternalRef, Finding, Outcome, PlanStep, Rule, RunCreated, RunForked},
+    event::{ExternalRef, Finding, Outcome, PaidFor, PlanStep, Rule, RunCreated, RunForked},
     ids::{ApprovalId, CallId, RunId, Seq, StandingId, TimerId, TurnId, WaitId},
     memory::{MemoryChange, SkillRef},
     model::ModelFailure,
@@ -80,6 +80,7 @@ impl Role {
             "memory.written" | "memory.deleted" | "skill.opened" => self == Self::Planner,
             "turn.completed"
             | "turn.rejected"
+            | "turn.charged"
             | "plan.updated"
             | "wait.registered"
             | "run.waiting"
@@ -121,6 +122,8 @@ pub enum Command {
     CommitTurn(Box<TurnOutcome>),
     /// Record that a turn gave nothing that could be committed.
     RejectTurn(RejectTurn),
+    /// Record what was paid for a turn that nothing came of, without ending it.
+    ChargeTurn(ChargeTurn),
     /// What looked into the criteria has ended: what came of it.
     Judge(Box<Judge>),
     /// Older history becomes a summary.
@@ -219,7 +222,7 @@ pub struct TurnOutcome {
     /// What to wait for.
     pub wait: Option<WaitRequest>,
     /// The new plan.
-    pub plan: Option<Vec<PlanStep>>,
+    pub plan: Option<PlanChange>,
     /// Messages to the operator.
     pub say: Vec<Block>,
     /// A question to the operator; the run waits for the answer.
@@ -281,6 +284,15 @@ impl TurnOutcome {
     }
 }
 
+/// A plan that takes the place of the one before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanChange {
+    /// All steps.
+    pub steps: Vec<PlanStep>,
+    /// Why it changes, in the model's words.
+    pub reason: Option<String>,
+}
+
 /// How a turn wants the run to end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EndRequest {
@@ -328,6 +340,21 @@ pub struct RejectTurn {
     pub failures: Vec<ModelFailure>,
 }
 
+/// For [`Command::ChargeTurn`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChargeTurn {
+    /// The turn, open or not.
+    pub turn_id: TurnId,
+    /// What was paid for.
+    pub paid_for: PaidFor,
+    /// Why nothing came of it, in words.
+    pub reason: String,
+    /// What it cost.
+    pub usage: Usage,
+    /// Calls to models that gave nothing usable.
+    pub failures: Vec<ModelFailure>,
+}
+
 /// For [`Command::Judge`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judge {
@@ -360,6 +387,8 @@ pub struct Compact {
     pub summary: Option<Summary>,
     /// With a handoff the run begins anew.
     pub handoff: Option<ArtifactRef>,
+    /// Why the run does not begin anew, although it was time for that.
+    pub not_reset: Option<String>,
 }
 
 /// For [`Command::NoteDrift`].
@@ -639,7 +668,12 @@ impl Command {
         match self {
             Self::Create(_) => matches!(role, Role::Ingress | Role::Scheduler),
             Self::Admit => matches!(role, Role::Scheduler | Role::Ingress),
-            Self::CommitTurn(_) | Self::RejectTurn(_) | Self::Judge(_) | Self::Compact(_) | Self::NoteDrift(_) => {
+            Self::CommitTurn(_)
+            | Self::RejectTurn(_)
+            | Self::ChargeTurn(_)
+            | Self::Judge(_)
+            | Self::Compact(_)
+            | Self::NoteDrift(_) => {
                 matches!(role, Role::Planner)
             }
             Self::Fork(_)
@@ -684,6 +718,7 @@ impl Command {
             Self::Admit => "admit",
             Self::CommitTurn(_) => "commit_turn",
             Self::RejectTurn(_) => "reject_turn",
+            Self::ChargeTurn(_) => "charge_turn",
             Self::Judge(_) => "judge",
             Self::Compact(_) => "compact",
             Self::NoteDrift(_) => "note_drift",

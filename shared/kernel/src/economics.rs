@@ -9,7 +9,7 @@ use crate::{
     budget::Usage,
     call::SignalCounts,
     command::TurnOutcome,
-    event::{Event, EventData, Speaker},
+    event::{Event, EventData, PaidFor, Speaker},
     ids::{ApprovalId, CallId},
     state::RunState,
     wait::{Condition, Wait, WaitExpr, WakeKind},
@@ -109,6 +109,10 @@ impl Economics {
                 self.progress.turn = self.progress.woken.then_some(false);
             }
             EventData::TurnRejected(turn) => self.spend(&turn.usage),
+            EventData::TurnCharged(charged) => match charged.paid_for {
+                PaidFor::Answer => self.spend(&charged.usage),
+                PaidFor::Summary => self.compacted(&charged.usage, false),
+            },
             EventData::ContextCompacted(compacted) => self.compacted(&compacted.usage, compacted.summary.is_some()),
             EventData::ContextReset(reset) => self.compacted(&reset.usage, true),
             EventData::DriftNoticed(_) => self.control("drift", 1, 1, &Usage::default()),

@@ -3,7 +3,7 @@
 //! A fork is a run of its own, with its own log, its own ids and its own budget; nothing that it does reaches the run it came
 //! from. What that run had done by then comes along as what it is, a record: facts, history, plan, artifacts, with their
 //! trust. Whatever was under way there is not under way here. Unless effects are allowed, its own effects stop at the door:
-//! no call that could be seen outside starts.
+//! no call that could be seen outside starts, and nothing is remembered for others, of it or of a run below it.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,10 @@ use crate::{
     state::{Entry, Fact, FactKind, RunState},
     trust::{Block, Trust},
 };
+
+/// What a run is told whose effects are simulated.
+pub(crate) const SIMULATED: &str = "Effects are simulated: calls that would change something outside are not made, but for those whose results are on record, \
+     and nothing is remembered for later runs.";
 
 /// Where a fork came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -122,10 +126,8 @@ impl RunState {
             origin.turn, origin.run_id
         );
         if self.simulated {
-            words.push_str(
-                " Effects are simulated: calls that would change something outside are not made, but for those whose results \
-                 are on record.",
-            );
+            words.push(' ');
+            words.push_str(SIMULATED);
         }
         let block = Block::new(words, Trust::System, "runtime");
         let title = "This run is a fork".to_owned();

@@ -169,6 +169,12 @@ pub struct RunState {
     /// The number of the turn before which the run began anew the last time.
     #[serde(default)]
     pub last_reset: u32,
+    /// How often since then it could not begin anew, although it was time for that.
+    #[serde(default)]
+    pub resets_failed: u32,
+    /// Before which turn that was tried last.
+    #[serde(default)]
+    pub reset_tried: u32,
     /// Calls that were made not long ago.
     #[serde(default)]
     pub recent: VecDeque<RecentCall>,

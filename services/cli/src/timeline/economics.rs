@@ -93,6 +93,7 @@ impl Economics {
                 self.spend(&turn.usage);
                 self.turns_rejected += 1;
             }
+            EventData::TurnCharged(charged) => self.spend(&charged.usage),
             EventData::ToolRequested(_) => self.tool_calls += 1,
             EventData::ApprovalRequested(requested) => {
                 self.asked.extend(requested.approval.call_id.map(|_| requested.approval.approval_id));

@@ -128,6 +128,10 @@ impl Timeline {
                 let label = format!("{}: {}", turn.code, turn.problems.join("; "));
                 Some(Line::new('✗', "refused", Paint::Bad).say(label))
             }
+            EventData::TurnCharged(charged) => {
+                let line = Line::new('✗', "in vain", Paint::Dim).say(&charged.reason);
+                Some(line.aside(format!("{} tokens were paid for", count(charged.usage.tokens()))))
+            }
             EventData::MessageAdded(message) => Some(match message.role {
                 Speaker::Operator => {
                     self.waker = Some(format!("a message of {}", person(&message.block.source)));
@@ -139,7 +143,8 @@ impl Timeline {
             }),
             EventData::PlanUpdated(plan) => {
                 let before = std::mem::replace(&mut self.plan, plan.steps.clone());
-                Some(plan_line(&before, &plan.steps))
+                let line = plan_line(&before, &plan.steps);
+                Some(plan.reason.iter().fold(line, |line, reason| line.aside(format!("— {reason}"))))
             }
             EventData::WaitRegistered(registered) => Some(self.waits(event, &registered.wait)),
             EventData::WaitExpired(_) => {
@@ -202,7 +207,8 @@ impl Timeline {
                     "a summary would not be shorter"
                 };
                 let line = Line::new('≡', "compacted", Paint::Dim).say(what);
-                Some(line.aside(format!("{} to {} tokens", compacted.before_tokens, compacted.after_tokens)))
+                let line = line.aside(format!("{} to {} tokens", compacted.before_tokens, compacted.after_tokens));
+                Some(compacted.not_reset.iter().fold(line, |line, why| line.aside(format!("no new beginning: {why}"))))
             }
             EventData::ContextReset(reset) => {
                 let line = Line::new('≡', "reset", Paint::Warn).say(format!("begins anew with {}", reset.handoff.name));

@@ -170,7 +170,7 @@ fn main_job() -> Story {
     story.turn(430, 1, 1_204, Some("I'll run the pipeline first."));
     let step = |title: &str, status| PlanStep { title: title.into(), status };
     let steps = vec![step("run the pipeline", StepStatus::InProgress), step("mend", StepStatus::Pending)];
-    story.then(430, PlanUpdated { steps, revision: 1 });
+    story.then(430, PlanUpdated { steps, revision: 1, reason: None });
     story.then(430, story.call("build", "shell.run", serde_json::json!({"command": "./ci test"})));
     story.then(440, story.starts("build", 1));
     story.then(4_000, story.observes("build", "compile: 40 of 90", None, 1_200));
@@ -182,7 +182,7 @@ fn main_job() -> Story {
     story.wakes(8_100, 2, Some(WakeKind::TaskResult));
     story.turn(8_600, 2, 1_408, None);
     let steps = vec![step("run the pipeline", StepStatus::InProgress), step("mend", StepStatus::Done)];
-    story.then(8_600, PlanUpdated { steps, revision: 2 });
+    story.then(8_600, PlanUpdated { steps, revision: 2, reason: None });
     story.then(8_600, story.call("merge", "github.merge", serde_json::json!({"pull": 7})));
     let approval_id = ApprovalId::from_uuid(uuid::Uuid::from_u128(9));
     story.then(
@@ -298,6 +298,26 @@ fn the_sums_are_right() {
     assert_eq!(economics.tokens_per_turn, [1_264, 1_468, 1_210, 1_250]);
     assert_eq!(economics.took_ms, 25_800);
     assert_eq!(economics.asleep_ms, (8_100 - 430) + (22_100 - 8_600) + (25_412 - 22_400));
+}
+
+#[test]
+fn why_a_plan_changed_and_what_was_paid_for_in_vain_is_told() {
+    let mut story = Story::new();
+    let steps = vec![PlanStep { title: "look elsewhere".into(), status: StepStatus::Pending }];
+    story.then(0, PlanUpdated { steps, revision: 1, reason: Some("the first way is closed".into()) });
+    let charged = TurnCharged {
+        turn_id: TurnId::derive(story.run, "turn/1"),
+        paid_for: PaidFor::Answer,
+        reason: "no model answered".into(),
+        usage: Usage { model_calls: 1, input_tokens: 1_200, ..Usage::default() },
+        failures: Vec::new(),
+    };
+    story.then(10, charged);
+    let (told, timeline) = told(&story);
+    for words in ["look elsewhere", "the first way is closed", "no model answered", "1,200 tokens"] {
+        assert!(told.contains(words), "{words} is missing:\n{told}");
+    }
+    assert!(timeline.economics().tokens_per_turn.is_empty(), "it is no turn");
 }
 
 #[test]

@@ -159,6 +159,10 @@ impl TurnView {
                 EventData::TurnRejected(rejected) if rejected.turn_id == self.turn_id => self.reject(&event, rejected),
                 _ => {}
             },
+            "turn.charged" => match decode(&event)? {
+                EventData::TurnCharged(charged) if charged.turn_id == self.turn_id => self.pay(&charged.usage),
+                _ => {}
+            },
             _ if !self.committed.is_empty() => self.committed.push(event.into()),
             _ => {}
         }

@@ -184,6 +184,9 @@ impl Log {
             EventData::TurnRejected(turn) => {
                 before("opened_by", &|data| opens(data, turn.turn_id)).into_iter().collect()
             }
+            EventData::TurnCharged(charged) => {
+                before("opened_by", &|data| opens(data, charged.turn_id)).into_iter().collect()
+            }
             EventData::ApprovalGranted(answer) => self.question(seq, answer.approval_id),
             EventData::ApprovalDenied(answer) => self.question(seq, answer.approval_id),
             EventData::ApprovalExpired(answer) => self.question(seq, answer.approval_id),
@@ -259,6 +262,8 @@ impl Log {
             EventData::RunRunnable(turn) => format!("turn {} is open", turn.number),
             EventData::TurnCompleted(turn) => format!("turn {} by {}", turn.number, turn.model),
             EventData::TurnRejected(turn) => format!("an answer was refused: {}", turn.code),
+            EventData::TurnCharged(charged) => format!("paid for in vain: {}", charged.reason),
+            EventData::PlanUpdated(plan) => plan.reason.clone().unwrap_or_default(),
             EventData::MessageAdded(message) => message.block.text.clone(),
             EventData::ObservationRecorded(recorded) => recorded.observation.changed.clone(),
             EventData::WaitRegistered(registered) => registered.wait.why.clone(),

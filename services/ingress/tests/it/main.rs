@@ -18,6 +18,7 @@ mod logs;
 mod memory;
 mod outside;
 mod reading;
+mod reports;
 mod runs;
 mod schedules;
 mod session;

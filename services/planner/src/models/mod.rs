@@ -17,6 +17,8 @@ use kernel::{RunId, budget::Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::compaction::SUMMARY_TOOL;
+
 pub use failure::{FailureKind, ModelError, Rule};
 pub use route::TurnKind;
 pub use router::{Answered, Models, ModelsOptions, Unanswered};
@@ -51,6 +53,14 @@ pub struct Prompt {
     pub turn: u32,
     /// How often this turn has asked before.
     pub ask: u32,
+}
+
+impl Prompt {
+    /// Whether it asks for a summary of what went before, not for what to do in the turn.
+    #[must_use]
+    pub fn asks_for_summary(&self) -> bool {
+        self.tools.iter().any(|tool| tool.name == SUMMARY_TOOL)
+    }
 }
 
 /// What a model answered.

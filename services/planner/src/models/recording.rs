@@ -26,6 +26,9 @@ struct Line {
     run: RunId,
     turn: u32,
     ask: u32,
+    /// Whether it was asked for a summary before that turn.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    summary: bool,
     /// `provider:model`.
     model: String,
     /// Digest of rules, instructions and tools.
@@ -96,6 +99,7 @@ impl RecordProvider {
             run: prompt.run_id,
             turn: prompt.turn,
             ask: prompt.ask,
+            summary: prompt.asks_for_summary(),
             model: format!("{}:{}", self.inner.provider(), self.inner.model()),
             asked: digest(prompt),
             answer,
@@ -143,8 +147,10 @@ impl ReplayProvider {
         }
         // Of several recorded runs the last one is played.
         let run = lines.last().map(|line| line.run).ok_or_else(|| problem("it is empty".to_owned()))?;
-        let is_it = |line: &Line| line.run == run && line.turn == prompt.turn && line.ask == prompt.ask;
-        let place = format!("turn {}, ask {}", prompt.turn, prompt.ask);
+        let asked = (prompt.turn, prompt.ask, prompt.asks_for_summary());
+        let is_it = |line: &Line| line.run == run && (line.turn, line.ask, line.summary) == asked;
+        let what = if asked.2 { ", summary" } else { "" };
+        let place = format!("turn {}, ask {}{what}", prompt.turn, prompt.ask);
         let line = lines
             .into_iter()
             .rev()

@@ -87,7 +87,7 @@ pub struct ScriptedProvider {
 impl ScriptedProvider {
     async fn play(&self, prompt: &Prompt, on_delta: OnDelta<'_>) -> Result<Answer, ModelError> {
         let scenario = self.scenarios.get(&self.name)?;
-        let summarises = prompt.tools.iter().any(|tool| tool.name == SUMMARY_TOOL);
+        let summarises = prompt.asks_for_summary();
         let found = scenario.find(prompt.turn, &prompt.user, |index, step| {
             // Who is asked for a summary plays no turn, and who plays a turn writes none.
             let writes_one = step.calls.iter().any(|call| call.tool == SUMMARY_TOOL);

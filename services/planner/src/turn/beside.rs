@@ -7,7 +7,7 @@ use kernel::{
     memory::{MAX_MEMORIES, SkillRef},
 };
 
-use super::{Open, Tried, TurnError, Turns};
+use super::{Consumed, Open, Tried, TurnError, Turns, recording::refused};
 use crate::{
     candidate::{self, Candidate, Reading},
     models::{Prompt, TurnKind, route, router::CallSite},
@@ -91,9 +91,9 @@ impl Turns {
 
     /// Asks what of a run that reaches its end later runs should remember, if its agent wants that. It rides in the commit of
     /// the end. What does not come of it is not worth failing for.
-    pub(super) async fn extract(&self, open: &Open<'_>, outcome: &mut TurnOutcome) {
+    pub(super) async fn extract(&self, open: &Open<'_>, outcome: &mut TurnOutcome, consumed: &mut Consumed) {
         let ends = matches!(&outcome.end, Some(EndRequest::Complete(_)));
-        if !ends || !open.agent.memory.extract || !outcome.memories.is_empty() {
+        if !ends || !open.agent.memory.extract || !outcome.memories.is_empty() || open.state.simulated {
             return;
         }
         let Some(EndRequest::Complete(summary)) = &outcome.end else { return };
@@ -123,15 +123,14 @@ impl Turns {
             Ok(answered) => answered,
             Err(unanswered) => {
                 tracing::info!(run_id = %open.state.run_id, error = %unanswered, "nothing is remembered of a run");
-                let mut spent = kernel::budget::Spent { usage: outcome.usage, ..Default::default() };
-                spent.add(&unanswered.usage);
-                outcome.usage = spent.usage;
+                consumed.spend(&unanswered.usage);
+                outcome.usage = consumed.usage;
                 return;
             }
         };
-        let mut spent = kernel::budget::Spent { usage: outcome.usage, ..Default::default() };
-        spent.add(&answered.answer.usage);
-        outcome.usage = spent.usage;
+        // Should this end not be committed, it was paid for all the same.
+        consumed.spend(&answered.answer.usage);
+        outcome.usage = consumed.usage;
         outcome.model_ms = outcome.model_ms.saturating_add(answered.millis);
         let read = candidate::read(
             &answered.answer,
@@ -151,7 +150,7 @@ impl Turns {
         let Ok(candidate) = read else { return };
         outcome.memories = candidate.outcome.memories;
         outcome.memories.truncate(MAX_MEMORIES);
-        if super::refused(&open.state, outcome).is_some() {
+        if refused(&open.state, outcome).is_some() {
             // A memory that the rules refuse must not keep the run from its end.
             outcome.memories.clear();
         }

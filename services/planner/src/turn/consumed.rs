@@ -1,7 +1,10 @@
 //! What a turn consumes: tokens, time, and answers of no use.
 
 use kernel::{
+    TurnId,
     budget::Usage,
+    command::ChargeTurn,
+    event::PaidFor,
     model::{ModelFailure, note},
 };
 
@@ -11,9 +14,13 @@ use crate::{
     toolbox::Toolbox,
 };
 
-/// What a turn has consumed so far.
-#[derive(Default)]
+/// Most bytes of why something was paid for in vain.
+const REASON_BYTES: usize = 300;
+
+/// What a turn has consumed so far that the log does not have.
 pub(super) struct Consumed {
+    /// The delivery key of whatever brings it into the log: of several that try, one does.
+    pub(super) key: String,
     pub(super) usage: Usage,
     pub(super) millis: u64,
     /// Model calls that gave nothing usable.
@@ -23,7 +30,26 @@ pub(super) struct Consumed {
 }
 
 impl Consumed {
-    fn spend(&mut self, usage: &Usage) {
+    /// Nothing yet, of a turn that is taken now.
+    pub(super) fn of(turn: TurnId) -> Self {
+        let key = format!("turn/{turn}/{}", uuid::Uuid::now_v7());
+        Self { key, usage: Usage::default(), millis: 0, failures: Vec::new(), asks: 0 }
+    }
+
+    /// The log has it.
+    pub(super) fn recorded(&mut self) {
+        self.usage = Usage::default();
+        self.failures.clear();
+    }
+
+    /// What is left of it, to be recorded as paid for in vain.
+    pub(super) fn charge(self, turn_id: TurnId, reason: &str) -> ChargeTurn {
+        let Self { usage, failures, .. } = self;
+        let reason = kernel::excerpt(reason, REASON_BYTES);
+        ChargeTurn { turn_id, paid_for: PaidFor::Answer, reason, usage, failures }
+    }
+
+    pub(super) fn spend(&mut self, usage: &Usage) {
         let mut spent = kernel::budget::Spent { usage: self.usage, ..Default::default() };
         spent.add(usage);
         self.usage = spent.usage;

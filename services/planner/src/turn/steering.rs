@@ -10,30 +10,25 @@ use kernel::{
     agent::{AgentSpec, DRIFT, Point},
     budget::Usage,
     call::{Approval, Binding},
-    command::{Compact, EndRequest, Judge, NoteDrift, TurnOutcome},
+    command::{ChargeTurn, EndRequest, Judge, NoteDrift, TurnOutcome},
     drift::Remedy,
+    event::PaidFor,
     report::Report,
     slice::Manifest,
 };
 use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
 
-use super::{Asking, Consumed, Open, TurnError, Turns, is_moot};
+use super::{Asking, Consumed, Open, TurnError, Turns, recording::is_moot};
 use crate::{
     acceptance::{self, Looked},
-    compaction::{self, Handoff, Material, Why, Written},
+    compaction::{self, Why},
     drift,
     interrupt::Interrupt,
-    models::{Prompt, TurnKind, route, router::CallSite},
-    report,
-    slice::tokens,
-    spawn,
+    report, spawn,
     toolbox::Toolbox,
-    verbs::Draft,
 };
 
-/// Most tokens of a summary.
-const SUMMARY_TOKENS: u64 = 2_048;
 /// Events that are read at a time.
 const PAGE: u32 = 500;
 
@@ -65,14 +60,20 @@ impl Turns {
                 return Err(TurnError::Check(no));
             }
             let asking = before.asking(&state);
-            return self.refuse(&asking, "safety", vec![no.words()], Consumed::default()).await.map(Steered::Over);
+            return self
+                .refuse(&asking, "safety", vec![no.words()], &mut Consumed::of(before.turn_id))
+                .await
+                .map(Steered::Over);
         }
         let mut state = state;
         if before.agent.controls.is_on(DRIFT) {
             if drift::answer(&state) == Some(false) {
                 let problems = vec!["It went in circles, and the operator did not want it to go on.".to_owned()];
                 let asking = before.asking(&state);
-                return self.refuse(&asking, "no_progress", problems, Consumed::default()).await.map(Steered::Over);
+                return self
+                    .refuse(&asking, "no_progress", problems, &mut Consumed::of(before.turn_id))
+                    .await
+                    .map(Steered::Over);
             }
             if let Some(step) = drift::next_step(&state) {
                 match self.remedy(before, state, step).await? {
@@ -194,7 +195,7 @@ impl Turns {
             (remedy == Remedy::Ask).then(|| ApprovalId::derive(state.run_id, &format!("{}/drift", before.turn_id)));
         let detail = format!("{} {}", notice.detail, drift::advice(remedy));
         let note = NoteDrift { turn_id: before.turn_id, kind: notice.kind, remedy, detail, asked };
-        let Some(state) = self.advance(before, state, Command::NoteDrift(note), "drift").await? else {
+        let Some(state) = self.advance(before, state, Command::NoteDrift(note), None).await? else {
             return Ok(Steered::Over("superseded"));
         };
         match asked {
@@ -234,126 +235,37 @@ impl Turns {
         }
     }
 
-    /// Makes a summary of what went before.
-    async fn compact(&self, before: &Before<'_>, state: Arc<RunState>, why: Why) -> Result<Steered, TurnError> {
-        let Some(material) = Material::of(&state, why) else { return Ok(Steered::Ask(state)) };
-        let asked = if compaction::asks_model(before.agent) {
-            let Some(asked) = before.interrupt.or_ended(self.ask_for_summary(before, &state, &material)).await else {
-                return Ok(Steered::Over("aborted"));
-            };
-            asked
-        } else {
-            (None, Usage::default())
-        };
-        let (written, usage) = asked;
-        let (summary, strategy) = match &written {
-            Some((written, model)) => (material.summary(written, &format!("model:{model}")), "model"),
-            None => (material.extract(), "extract"),
-        };
-        let handoff = if why.is_reset() {
-            let written = written.map(|(written, _)| written).unwrap_or_else(|| of_lines(&summary.body.text));
-            self.store_handoff(&state, &written, summary.body.trust).await
-        } else {
-            None
-        };
-        let (before_tokens, after_tokens) = (material.tokens(), tokens::count(&summary.body.text));
-        // Nothing at all is shorter, too, but stands for nothing.
-        let says_something = !summary.body.text.trim().is_empty();
-        let shrinks = (says_something && after_tokens < before_tokens) || handoff.is_some();
-        metrics::counter!("planner_compactions_total", "strategy" => strategy, "shrinks" => if shrinks { "yes" } else { "no" })
-            .increment(1);
-        let compact = Compact {
-            turn_id: before.turn_id,
-            strategy: strategy.to_owned(),
-            reason: why.as_str().to_owned(),
-            before_tokens,
-            after_tokens,
-            usage,
-            kept: state.standing(),
-            summary: shrinks.then_some(summary),
-            handoff,
-        };
-        drop(material);
-        let command = Command::Compact(Box::new(compact));
-        Ok(self.advance(before, state, command, "compact").await?.map_or(Steered::Over("superseded"), Steered::Ask))
-    }
-
-    /// A summary in a model's words, if it writes one, and what asking cost.
-    async fn ask_for_summary(
-        &self,
-        before: &Before<'_>,
-        state: &RunState,
-        material: &Material<'_>,
-    ) -> (Option<(Written, String)>, Usage) {
-        let declaration = compaction::declaration();
-        let prompt = Prompt {
-            system: compaction::INSTRUCTIONS.to_owned(),
-            user: material.prompt(state),
-            tool_tokens: tokens::count(&declaration.schema.to_string()),
-            tools: Arc::new([declaration]),
-            max_output_tokens: SUMMARY_TOKENS.min(self.limits.output_tokens),
-            run_id: state.run_id,
-            turn: before.number,
-            ask: 0,
-        };
-        let site = CallSite {
-            traceparent: before.traceparent,
-            sampled: state.sampled,
-            turn_id: before.turn_id,
-            tenant: &state.tenant,
-            agent_digest: &state.agent_digest,
-            kind: TurnKind::Routine,
-            left: route::share_left(state),
-        };
-        match self.models.answer(before.agent, &prompt, &site, &self.tracer, &|_| {}).await {
-            Ok(answered) => {
-                let written = compaction::read(&answered.answer).map(|written| (written, answered.model));
-                (written, answered.answer.usage)
-            }
-            Err(unanswered) => {
-                tracing::info!(run_id = %state.run_id, error = %unanswered.error, "no model wrote a summary: titles are taken");
-                (None, unanswered.usage)
-            }
-        }
-    }
-
-    async fn store_handoff(
-        &self,
-        state: &RunState,
-        written: &Written,
-        trust: Trust,
-    ) -> Option<kernel::call::ArtifactRef> {
-        let content = serde_json::to_string_pretty(&Handoff::new(state, written)).ok()?;
-        let draft = Draft { name: "handoff.json".to_owned(), content, media_type: "application/json".to_owned() };
-        match self.artifacts.store(state, &draft, trust).await {
-            Ok(stored) => Some(stored),
-            Err(error) => {
-                tracing::warn!(run_id = %state.run_id, %error, "a handoff was not stored: history is summarised instead");
-                None
-            }
-        }
-    }
-
     /// Submits something that leaves the turn open. The run after it, if the turn still is; also if the run had moved on, so
-    /// that nothing came of it.
-    async fn advance(
+    /// that nothing came of it: then what it cost is recorded alone.
+    pub(super) async fn advance(
         &self,
         before: &Before<'_>,
         state: Arc<RunState>,
         command: Command,
-        what: &str,
+        paid: Option<Usage>,
     ) -> Result<Option<Arc<RunState>>, TurnError> {
+        let what = command.name();
         let key = format!("{what}/{}/{}", before.turn_id, uuid::Uuid::now_v7());
         let now = match self.submit(&before.asking(&state), command, &key).await {
             Ok(committed) => committed.state,
-            Err(SubmitError::Rejected(Rejection::InvalidOutcome(problems))) => {
-                tracing::info!(run_id = %state.run_id, what, ?problems, "the run has moved on");
-                let Some(now) = self.engine.load(state.run_id).await? else { return Ok(None) };
-                now
+            Err(refused) => {
+                if let Some(usage) = paid.filter(|usage| *usage != Usage::default()) {
+                    let (reason, failures) = (refused.to_string(), Vec::new());
+                    let charge =
+                        ChargeTurn { turn_id: before.turn_id, paid_for: PaidFor::Summary, reason, usage, failures };
+                    self.charge(&before.asking(&state), charge, &key).await;
+                }
+                match refused {
+                    SubmitError::Rejected(Rejection::InvalidOutcome(problems)) => {
+                        tracing::info!(run_id = %state.run_id, what, ?problems, "the run has moved on");
+                        let Some(now) = self.engine.load(state.run_id).await? else { return Ok(None) };
+                        now
+                    }
+                    SubmitError::Rejected(rejection) if is_moot(&rejection) => return Ok(None),
+                    SubmitError::Rejected(rejection) => return Err(TurnError::Rejected(rejection)),
+                    SubmitError::Engine(error) => return Err(error.into()),
+                }
             }
-            Err(SubmitError::Rejected(rejection)) if is_moot(&rejection) => return Ok(None),
-            Err(SubmitError::Rejected(rejection)) => return Err(TurnError::Rejected(rejection)),
-            Err(SubmitError::Engine(error)) => return Err(error.into()),
         };
         Ok((now.is_open_turn(before.turn_id) && now.ending.is_none() && !now.paused).then_some(now))
     }
@@ -434,17 +346,12 @@ fn describe(outcome: &TurnOutcome) -> Value {
         "calls": outcome.calls.iter().map(call).collect::<Vec<_>>(),
         "agents": outcome.spawns.iter().map(|spawn| &spawn.agent).collect::<Vec<_>>(),
         "waits_since": outcome.wait.as_ref().map(|wait| &wait.why),
-        "plan": outcome.plan,
+        "plan": outcome.plan.as_ref().map(|plan| &plan.steps),
+        "plan_reason": outcome.plan.as_ref().and_then(|plan| plan.reason.as_ref()),
         "say": outcome.say,
         "end": end,
         "model": outcome.model,
     })
-}
-
-/// What was found, out of a summary that is made of titles.
-fn of_lines(text: &str) -> Written {
-    let facts = text.lines().map(|line| line.trim_start_matches("- ").to_owned()).collect();
-    Written { facts, ..Written::default() }
 }
 
 /// An outcome that the runtime itself has: nothing but a question.

@@ -16,13 +16,16 @@ pub fn declaration(verb: Verb) -> ToolDecl {
             "Replace the plan with these steps. Keep what you must remember in their titles.",
             object(
                 &["steps"],
-                json!({"steps": {
-                    "type": "array", "minItems": 1, "maxItems": MAX_STEPS,
-                    "items": object(&["title", "status"], json!({
-                        "title": {"type": "string"},
-                        "status": {"type": "string", "enum": ["pending", "in_progress", "done", "dropped"]},
-                    })),
-                }}),
+                json!({
+                    "steps": {
+                        "type": "array", "minItems": 1, "maxItems": MAX_STEPS,
+                        "items": object(&["title", "status"], json!({
+                            "title": {"type": "string"},
+                            "status": {"type": "string", "enum": ["pending", "in_progress", "done", "dropped"]},
+                        })),
+                    },
+                    "reason": {"type": "string", "description": "Why the plan changes, if it does."},
+                }),
             ),
         ),
         Verb::WaitFor => (

@@ -27,7 +27,7 @@ fn problems(answer: &Answer) -> String {
 fn everything_an_answer_may_hold() {
     let mut sim = sim();
     let answer = calls(&[
-        ("update_plan", json!({"steps": [{"title": "run", "status": "in_progress"}]})),
+        ("update_plan", json!({"steps": [{"title": "run", "status": "in_progress"}], "reason": "to see what fails"})),
         ("shell_run", json!({"command": "make"})),
         ("say", json!({"text": "running"})),
         ("github_merge", json!({"owner": "o", "repository": "r", "number": 7, "sha": "abc"})),
@@ -37,7 +37,8 @@ fn everything_an_answer_may_hold() {
     let answer = Answer { text: "I run it.".to_owned(), finish: Finish::Calls, ..answer };
     let candidate = sim.read(&answer).unwrap();
     let outcome = &candidate.outcome;
-    assert_eq!(outcome.plan.as_ref().unwrap()[0].status, StepStatus::InProgress);
+    let plan = outcome.plan.as_ref().unwrap();
+    assert_eq!((plan.steps[0].status, plan.reason.as_deref()), (StepStatus::InProgress, Some("to see what fails")));
     assert_eq!(outcome.text.as_ref().unwrap().trust, Trust::Untrusted, "it saw an event from outside");
     assert_eq!(outcome.say[0].text, "running");
     assert_eq!(candidate.drafts[0].media_type, "text/markdown");

@@ -19,15 +19,15 @@ use tokio::task::JoinHandle;
 use crate::turns::{Stored, World, artifact_service};
 
 /// What a tool answers to its arguments.
-type Answer = fn(&Value) -> Result<String, String>;
+pub type Answer = fn(&Value) -> Result<String, String>;
 
 /// Carries out the calls of runs, keeps their children in step, and says no to whatever the runtime asks people.
-struct House {
+pub struct House {
     task: JoinHandle<()>,
 }
 
 impl House {
-    async fn of(stack: &TestStack, runs: Arc<Mutex<Vec<RunId>>>, answer: Answer) -> Self {
+    pub async fn of(stack: &TestStack, runs: Arc<Mutex<Vec<RunId>>>, answer: Answer) -> Self {
         let executor = stack.engine(Role::ToolExecutor).await.unwrap();
         let scheduler = stack.engine(Role::Scheduler).await.unwrap();
         let approval = stack.engine(Role::Approval).await.unwrap();
@@ -92,7 +92,7 @@ async fn tend(scheduler: &Engine, state: &RunState, runs: &Mutex<Vec<RunId>>) {
     }
 }
 
-fn echo(arguments: &Value) -> Result<String, String> {
+pub fn echo(arguments: &Value) -> Result<String, String> {
     match arguments["text"].as_str().unwrap_or_default() {
         "fail" => Err("it does not work".to_owned()),
         "ask for the code" => Ok("the code is K-4711".to_owned()),

@@ -4,8 +4,11 @@
 #![allow(clippy::needless_pass_by_value, reason = "tests read better with JSON by value")]
 
 mod candidates;
+mod circles;
+mod costs;
 mod endings;
 mod failures;
+mod forks;
 mod outliving;
 mod redteam;
 mod remote;
@@ -13,4 +16,5 @@ mod scenarios;
 mod sim;
 mod slices;
 mod streams;
+mod tapes;
 mod turns;

@@ -178,6 +178,7 @@ fn what_a_fooled_model_says_stays_data() {
             kept: sim.state.standing(),
             summary: Some(summary),
             handoff: None,
+            not_reset: None,
         };
         sim.submit(&Command::Compact(Box::new(compact)));
         assert_fenced(&sim.slice().user, &format!("{what}, as a summary"));

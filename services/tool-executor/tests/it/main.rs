@@ -11,6 +11,7 @@ mod doubt;
 mod drills;
 mod elsewhere;
 mod freeze;
+mod gates;
 mod house;
 mod later;
 mod limits;

@@ -24,10 +24,15 @@ impl RunState {
             EventData::AcceptanceJudged(judged) => self.fold_judgement(event, judged),
             EventData::ContextCompacted(compacted) => {
                 self.fold_summary(event, &compacted.usage, compacted.summary.as_ref());
+                if compacted.not_reset.is_some() {
+                    self.resets_failed = self.resets_failed.saturating_add(1);
+                    self.reset_tried = self.turn.as_ref().map_or(self.turns_opened, |turn| turn.number);
+                }
             }
             EventData::ContextReset(reset) => {
                 self.fold_summary(event, &reset.usage, Some(&reset.summary));
                 self.last_reset = self.turn.as_ref().map_or(self.turns_opened, |turn| turn.number);
+                self.resets_failed = 0;
             }
             EventData::DriftNoticed(noticed) => self.fold_drift(event, noticed),
             EventData::BudgetExceeded(exceeded) => self.fold_limit(exceeded),

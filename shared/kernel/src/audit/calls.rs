@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 
-use super::{Report, family::ended_call, rules};
+use super::{Report, family::ended_call, family::is_simulated, rules};
 use crate::{
     call::{Approval, Binding, CallRequest, Compensation},
     event::{
@@ -54,7 +54,7 @@ pub(super) struct Calls {
     /// A call whose child failed and that another takes over.
     retried: Option<CallId>,
     ended: HashSet<CallId>,
-    /// Whether it is a fork that may have no effects.
+    /// Whether it may have no effects, being a fork or below one.
     simulated: bool,
     questions: BTreeMap<ApprovalId, Question>,
     asked: HashSet<ApprovalId>,
@@ -114,6 +114,7 @@ impl Trace {
 impl Calls {
     pub(super) fn see(&mut self, event: &Event, report: &mut Report) {
         match &event.data {
+            EventData::RunCreated(created) => self.simulated = is_simulated(created),
             EventData::RunForked(forked) => self.simulated = !forked.effects,
             EventData::ToolRequested(requested) => self.request(event, &requested.call, report),
             EventData::ToolStarted(started) => self.start(event, started, report),

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{Report, calls::Calls, is_end, rules, waits::Waits};
+use super::{Report, calls::Calls, family::is_simulated, is_end, rules, waits::Waits};
 use crate::event::{Ending, Event, EventData, Outcome};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Control {
     queued: bool,
     paused: bool,
-    /// Whether it is a fork that may have no effects.
+    /// Whether it may have no effects, being a fork or below one.
     simulated: bool,
     /// With its parent, and by an operator.
     held: [bool; 2],
@@ -25,6 +25,7 @@ impl Control {
             report.expect(allowed, event, rules::NO_NEW_WORK, || format!("`{name}` while ending"));
         }
         match &event.data {
+            EventData::RunCreated(created) => self.simulated = is_simulated(created),
             EventData::RunForked(forked) => self.simulated = !forked.effects,
             EventData::RunQueued(_) => self.queued = true,
             EventData::RunRunnable(_) => self.queued = false,

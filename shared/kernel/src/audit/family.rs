@@ -19,6 +19,7 @@ pub(super) struct Kin {
     given: Limits,
     task: Option<Trust>,
     tools: Option<BTreeSet<String>>,
+    simulated: bool,
     lowest: Option<Trust>,
     /// Whether it is held with its parent, and whether it is held at all.
     follows: bool,
@@ -49,6 +50,7 @@ impl Kin {
     pub(super) fn see(&mut self, event: &Event, report: &mut Report) {
         match &event.data {
             EventData::RunCreated(created) => self.created(event, created, report),
+            EventData::RunForked(forked) => self.simulated = !forked.effects,
             EventData::SubagentStarted(started) => self.started(event, started, report),
             EventData::ToolRequested(requested) if !requested.call.is_compensation() => {
                 let allowed = self.tools.as_ref().is_none_or(|tools| has(tools, &requested.call.tool));
@@ -83,6 +85,7 @@ impl Kin {
         self.given = created.limits.clone();
         self.task = Some(created.input.trust);
         self.tools = created.tools.as_ref().map(|tools| tools.iter().cloned().collect());
+        self.simulated = is_simulated(created);
         let depth = self.parent.as_ref().map_or(0, |parent| parent.depth);
         report.expect(depth <= MAX_DEPTH, event, rules::CHILD_DEPTH, || format!("it is {depth} below the first run"));
     }
@@ -181,6 +184,8 @@ fn fits(parent: RunId, kin: &Kin, known: &Known, member: &Kin, report: &mut Repo
     let depth = member.parent.as_ref().map_or(0, |of| of.depth);
     let below = kin.parent.as_ref().map_or(0, |of| of.depth) + 1;
     report.expect_now(depth == below, rules::CHILD_DEPTH, || format!("its child says that it is {depth} deep"));
+    let simulated = member.simulated == kin.simulated;
+    report.expect_now(simulated, rules::SIMULATED, || format!("its child is simulated: {}", member.simulated));
     let tools = member.tools.as_ref().is_some_and(|tools| tools.iter().all(|tool| spawn.tools.contains(tool)));
     report.expect_now(tools, rules::CHILD_TOOLS, || format!("its child may use {:?}", member.tools));
     let given = member.given == known.limits;
@@ -210,6 +215,11 @@ fn in_step(child: RunId, kin: &Kin, known: &Known, member: &Kin, report: &mut Re
     report.expect_now(!outlives, rules::FAMILY, || format!("child {child} outlives it"));
     let follows = ended || member.is_ending || kin.is_ending || member.follows == kin.is_held;
     report.expect_now(follows, rules::FAMILY, || format!("child {child} is held: {}", member.follows));
+}
+
+/// Whether a run is created to have no effects, since the one above it has none.
+pub(super) fn is_simulated(created: &RunCreated) -> bool {
+    created.parent.as_ref().is_some_and(|parent| parent.simulated)
 }
 
 /// The call that an event about a child ends, if it ends one.

@@ -82,7 +82,7 @@ rules! {
     /// A run ends when nothing of it is open, and as it was said that it would.
     CLEAN_END = "ending.clean";
 
-    /// A fork whose effects are simulated starts no call.
+    /// A fork whose effects are simulated starts no call, and so does every run below it.
     SIMULATED = "forks.simulated";
 
     /// A child's id follows from its parent and the call, and each is started once.

@@ -74,6 +74,7 @@ impl Turns {
             EventData::RunRevised(_) => self.checks = None,
             EventData::ContextCompacted(compacted) => self.own.add(&compacted.usage),
             EventData::ContextReset(reset) => self.own.add(&reset.usage),
+            EventData::TurnCharged(charged) => self.own.add(&charged.usage),
             EventData::RunRunnable(opened) => self.open(event, opened, report),
             EventData::TurnCompleted(turn) => self.commit(event, turn, report),
             EventData::TurnRejected(turn) => {

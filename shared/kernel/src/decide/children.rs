@@ -26,9 +26,6 @@ impl Decider {
         if spawns.is_empty() {
             return problems;
         }
-        if self.state.simulated {
-            problems.push("this run is a fork whose effects are simulated: it can start no agents".to_owned());
-        }
         if self.state.depth() >= MAX_DEPTH && !broken(Mutant::SpawnsTooDeep) {
             problems.push(format!("this run is {MAX_DEPTH} below the first one: it can start no agents"));
         }

@@ -61,6 +61,7 @@ pub fn decide(
         Command::Admit => decider.admit(),
         Command::CommitTurn(outcome) => decider.commit_turn(outcome),
         Command::RejectTurn(reject) => decider.reject_turn(reject),
+        Command::ChargeTurn(charge) => decider.charge_turn(charge),
         Command::Judge(judge) => decider.judge(judge),
         Command::Compact(compact) => decider.compact(compact),
         Command::NoteDrift(note) => decider.note_drift(note),

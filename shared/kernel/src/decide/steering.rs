@@ -117,7 +117,8 @@ impl Decider {
             }
             summary.body.trust = summary.body.trust.join(most);
         }
-        let Compact { turn_id, strategy, reason, before_tokens, after_tokens, usage, kept, .. } = compact.clone();
+        let Compact { turn_id, strategy, reason, before_tokens, after_tokens, usage, kept, not_reset, .. } =
+            compact.clone();
         match (summary, &compact.handoff) {
             (Some(summary), Some(handoff)) => {
                 let handoff = believed_artifact(handoff, self.state.lowest_trust);
@@ -143,6 +144,7 @@ impl Decider {
                 usage,
                 kept,
                 summary,
+                not_reset,
             }),
         }
         if self.state.settled().forbids_turn(&self.state.limits).is_some() {

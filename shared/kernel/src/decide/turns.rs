@@ -5,11 +5,11 @@ use crate::{
     budget::LimitName,
     call::ArtifactRef,
     child::are_within,
-    command::{EndRequest, RejectTurn, TurnOutcome, WaitRequest},
+    command::{ChargeTurn, EndRequest, PlanChange, RejectTurn, TurnOutcome, WaitRequest},
     event::{
         AcceptanceRequested, ApprovalRequested, ArtifactCreated, ArtifactUpdated, Ending, MemoryDeleted, MemoryWritten,
         MessageAdded, Outcome, PlanUpdated, Rule, RunWaiting, SkillOpened, Speaker, TimerPurpose, TimerSet,
-        ToolRequested, TurnCompleted, TurnRejected, WaitCancelled, WaitRegistered,
+        ToolRequested, TurnCharged, TurnCompleted, TurnRejected, WaitCancelled, WaitRegistered,
     },
     ids::WaitId,
     memory::{MAX_MEMORIES, MAX_SKILLS, MemoryChange, MemoryScope},
@@ -39,8 +39,8 @@ impl Decider {
         let overtaken = self.has_fresh_message(outcome.based_on);
         self.emit_turn(outcome, overtaken);
         outcome.artifacts.iter().for_each(|artifact| self.keep_artifact(artifact));
-        if let Some(steps) = &outcome.plan {
-            self.emit(PlanUpdated { steps: steps.clone(), revision: self.state.plan_revision + 1 });
+        if let Some(PlanChange { steps, reason }) = outcome.plan.clone() {
+            self.emit(PlanUpdated { steps, revision: self.state.plan_revision + 1, reason });
         }
         for block in &outcome.say {
             self.emit(MessageAdded { role: Speaker::Agent, block: block.clone() });
@@ -89,8 +89,9 @@ impl Decider {
 
     /// What outlives the turn, or the run.
     fn keep_for_later(&mut self, outcome: &TurnOutcome) {
-        let turn_id = outcome.turn_id;
-        for change in &outcome.memories {
+        let (turn_id, simulated) = (outcome.turn_id, self.state.simulated);
+        // What a run remembers that is only tried out would change the runs that are not.
+        for change in outcome.memories.iter().filter(|_| !simulated) {
             let memory_id = change.place().id(&self.state.tenant);
             match change.clone() {
                 MemoryChange::Write { place, block, expires_at } => {
@@ -302,6 +303,19 @@ impl Decider {
         } else {
             let wait = Duration::from_secs(1 << self.state.rejected_in_row.min(6));
             self.open_turn(None, Some(later(self.now, wait)));
+        }
+        Ok(())
+    }
+
+    /// What was paid for is kept, whatever became of the turn meanwhile. One that is open stays so, unless that was the last of
+    /// the budget; of a held run this comes out when it goes on.
+    pub(super) fn charge_turn(&mut self, charge: &ChargeTurn) -> Result<(), Rejection> {
+        let ChargeTurn { turn_id, paid_for, reason, usage, failures } = charge.clone();
+        self.emit(TurnCharged { turn_id, paid_for, reason, usage, failures });
+        let asks_a_model = self.state.turn.is_some() && !self.state.is_to_be_judged();
+        let goes_on = asks_a_model && self.state.ending.is_none() && !self.state.paused;
+        if goes_on && self.state.settled().forbids_turn(&self.state.limits).is_some() {
+            self.open_turn(None, None);
         }
         Ok(())
     }

@@ -231,6 +231,20 @@ content! {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         failures: Vec<ModelFailure>,
     }
+    /// Content of `turn.charged`.
+    TurnCharged {
+        /// Which turn: it may be open still, or over.
+        turn_id: TurnId,
+        /// What was paid for.
+        paid_for: PaidFor,
+        /// Why nothing came of it, in words.
+        reason: String,
+        /// What it cost.
+        usage: Usage,
+        /// Calls to models that gave nothing usable, and what was done about them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failures: Vec<ModelFailure>,
+    }
     /// Content of `message.added`.
     MessageAdded {
         /// Who speaks.
@@ -244,6 +258,9 @@ content! {
         steps: Vec<PlanStep>,
         /// From 1.
         revision: u32,
+        /// Why it changed, in the model's words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     }
     /// Content of `acceptance.requested`.
     AcceptanceRequested {
@@ -282,6 +299,9 @@ content! {
         /// The summary; none if it would not have been shorter, so that all stays as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         summary: Option<Summary>,
+        /// Why the run does not begin anew, although it was time for that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_reset: Option<String>,
     }
     /// Content of `context.reset`.
     ContextReset {
@@ -746,6 +766,16 @@ pub enum Speaker {
     Operator,
     /// The agent, to the person.
     Agent,
+}
+
+/// What a model was paid for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PaidFor {
+    /// What to do in a turn.
+    Answer,
+    /// A summary of what went before.
+    Summary,
 }
 
 /// How far a step of the plan is.

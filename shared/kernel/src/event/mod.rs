@@ -145,6 +145,8 @@ events! {
     TurnCompleted = "turn.completed" v 1;
     /// A turn's outcome was refused; its cost stays.
     TurnRejected = "turn.rejected" v 1;
+    /// Something was paid for a turn that nothing came of, and that does not end by it.
+    TurnCharged = "turn.charged" v 1;
     /// Something was said in the run.
     MessageAdded = "message.added" v 1;
     /// The plan changed.

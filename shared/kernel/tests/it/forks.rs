@@ -7,6 +7,7 @@ use kernel::{
     command::{CreateRun, ForkRun, ReviseRun, StartCall},
     event::RunForked,
     fork::{Carried, Origin},
+    memory::{MemoryChange, MemoryPlace, MemoryScope},
     state::FactKind,
     tool::{CallKind, Effect},
 };
@@ -81,21 +82,6 @@ fn a_simulated_fork_starts_nothing_and_takes_what_is_on_record() {
     let call = run.request(vec![request])[0];
     assert_eq!(run.send(&start(call)), Err(Rejection::Simulated));
     assert!(run.must(completed(call)).starts_with(&["tool.completed"]));
-    let child = kernel::child::SpawnRequest {
-        call_id: kernel::CallId::derive(run.id, "child"),
-        agent: "helper".into(),
-        agent_digest: "d".into(),
-        task: crate::build::block("help"),
-        tools: Vec::new(),
-        limits: Limits::default(),
-        on_failure: Default::default(),
-        acceptance: Vec::new(),
-        parallel_wake: Default::default(),
-        debounce: Default::default(),
-    };
-    let outcome = kernel::command::TurnOutcome { spawns: vec![child], ..run.outcome() };
-    let refused = run.send(&Command::CommitTurn(Box::new(outcome)));
-    assert!(matches!(refused, Err(Rejection::InvalidOutcome(problems)) if problems[0].contains("simulated")));
     holds(&run);
 
     let mut allowed = fork(&lived(), true);
@@ -103,6 +89,59 @@ fn a_simulated_fork_starts_nothing_and_takes_what_is_on_record() {
     let call = allowed.request(vec![request])[0];
     assert_eq!(allowed.must(start(call)), ["tool.started"]);
     holds(&allowed);
+}
+
+#[test]
+fn a_simulated_fork_changes_nothing_that_others_remember() {
+    for effects in [false, true] {
+        let mut run = fork(&lived(), effects);
+        let place = MemoryPlace { scope: MemoryScope::Agent, owner: "tester".into(), key: "habit".into() };
+        let change = MemoryChange::Write { place, block: crate::build::block("early"), expires_at: None };
+        let text = Some(crate::build::block("done"));
+        let names = run.commit(kernel::command::TurnOutcome { memories: vec![change], text, ..run.outcome() });
+        assert_eq!(names.contains(&"memory.written"), effects, "{names:?}");
+        holds(&run);
+    }
+}
+
+#[test]
+fn a_run_below_a_simulated_fork_is_simulated_as_well() {
+    let mut run = fork(&lived(), false);
+    let child = kernel::child::SpawnRequest {
+        call_id: kernel::CallId::derive(run.id, "child"),
+        agent: "helper".into(),
+        agent_digest: "d".into(),
+        task: crate::build::block("help"),
+        tools: vec!["test.look".into()],
+        limits: Limits::default(),
+        on_failure: Default::default(),
+        acceptance: Vec::new(),
+        parallel_wake: Default::default(),
+        debounce: Default::default(),
+    };
+    let outcome = kernel::command::TurnOutcome { spawns: vec![child], ..run.outcome() };
+    assert!(run.commit(outcome).contains(&"subagent.started"));
+    let (call, known) = run.state().children.iter().next().unwrap();
+    let step = kernel::child::next_step(run.state(), *call, None, None).unwrap();
+    let mut below = Run { id: known.child_id, ..Run::new() };
+    below.must(step.command);
+    let told = below.state().facts.iter().any(|fact| fact.block.text.contains("simulated"));
+    assert!(below.state().simulated && told);
+    let request = below.call("merge", Effect::External, CallKind::Call);
+    let request = kernel::call::CallRequest { tool: "test.look".into(), ..request };
+    let asked = below.request(vec![request])[0];
+    assert_eq!(below.send(&start(asked)), Err(Rejection::Simulated));
+    // Whoever reads both logs notices if only one of them has no effects.
+    let mut auditor = kernel::audit::Auditor::new(None);
+    assert_eq!(auditor.run(run.id, &run.log), []);
+    assert_eq!(auditor.run(below.id, &below.log), []);
+    assert_eq!(auditor.families(), []);
+    let EventData::RunCreated(created) = &mut below.log[0].data else { panic!("no beginning") };
+    created.parent.as_mut().unwrap().simulated = false;
+    let mut auditor = kernel::audit::Auditor::new(None);
+    auditor.run(run.id, &run.log);
+    auditor.run(below.id, &below.log);
+    assert!(auditor.families().iter().any(|violation| violation.rule == kernel::audit::rules::SIMULATED));
 }
 
 #[test]

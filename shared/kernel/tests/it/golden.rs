@@ -5,10 +5,11 @@ use serde_json::Value;
 
 /// One event a line, as `{"type", "version", "data"}`, written by the first version: never edited, only added to.
 const OLDEST: &str = include_str!("../golden/log-v1.jsonl");
+/// What came to be said later, written by the first version that said it.
+const LATER: &str = include_str!("../golden/later-v1.jsonl");
 
-fn stored() -> Vec<EventData> {
-    OLDEST
-        .lines()
+fn stored(log: &str) -> Vec<EventData> {
+    log.lines()
         .map(|line| {
             let row: Value = serde_json::from_str(line).unwrap();
             let version = u16::try_from(row["version"].as_u64().unwrap()).unwrap();
@@ -21,7 +22,7 @@ fn stored() -> Vec<EventData> {
 fn the_oldest_log_loads() {
     let run = RunId::mint();
     let mut state = None;
-    for (data, seq) in stored().into_iter().zip(1..) {
+    for (data, seq) in stored(OLDEST).into_iter().zip(1..) {
         let event = Event { seq, at: Timestamp::UNIX_EPOCH, data };
         state = Some(apply(state, run, &event).unwrap());
     }
@@ -29,12 +30,26 @@ fn the_oldest_log_loads() {
 }
 
 #[test]
+fn what_came_to_be_said_later_loads() {
+    let run = RunId::mint();
+    let mut state = None;
+    for (data, seq) in stored(LATER).into_iter().zip(1..) {
+        let event = Event { seq, at: Timestamp::UNIX_EPOCH, data };
+        state = Some(apply(state, run, &event).unwrap());
+    }
+    let state = state.unwrap();
+    assert_eq!((state.plan_revision, state.resets_failed, state.spent.usage.input_tokens), (1, 1, 130));
+}
+
+#[test]
 fn the_oldest_log_is_written_as_it_was() {
-    for (data, line) in stored().iter().zip(OLDEST.lines()) {
-        let row: Value = serde_json::from_str(line).unwrap();
-        let written: Value = serde_json::from_str(&data.encode().unwrap()).unwrap();
-        assert_eq!(written, row["data"], "{}", data.type_name());
-        assert_eq!(data.type_name(), row["type"]);
+    for log in [OLDEST, LATER] {
+        for (data, line) in stored(log).iter().zip(log.lines()) {
+            let row: Value = serde_json::from_str(line).unwrap();
+            let written: Value = serde_json::from_str(&data.encode().unwrap()).unwrap();
+            assert_eq!(written, row["data"], "{}", data.type_name());
+            assert_eq!(data.type_name(), row["type"]);
+        }
     }
 }
 

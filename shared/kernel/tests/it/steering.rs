@@ -1,19 +1,19 @@
 //! Keeping a run on its way: what makes it done, what it remembers, what happens at a limit.
 
 use kernel::{
-    ApprovalId, Block, CallId, Command, Rejection, RunId, Status, Trust, TurnId,
+    ApprovalId, Block, CallId, Command, EventData, Rejection, RunId, Status, Trust, TurnId,
     acceptance::{AskedCheck, Check, CheckedCriterion, Criterion, CriterionVerdict, ToolCheck},
     audit::RunAudit,
     budget::{AtLimit, Limits, Usage},
-    call::{CallResult, Verdict},
+    call::{ArtifactRef, CallResult, Verdict},
     child::ParentRef,
     command::{
-        AddMessage, ByOperator, ChangeBudget, Compact, CompleteCall, CreateRun, DecideApproval, EndRequest,
-        ExpireApproval, Judge, NoteDrift, RejectTurn, ReviseRun, TurnOutcome,
+        AddMessage, ByOperator, ChangeBudget, ChargeTurn, Compact, CompleteCall, CreateRun, DecideApproval, EndRequest,
+        ExpireApproval, Judge, NoteDrift, PlanChange, RejectTurn, ReviseRun, TurnOutcome,
     },
     context::Summary,
     drift::{DriftKind, Remedy},
-    event::{Rule, RunCreated},
+    event::{PaidFor, PlanStep, Rule, RunCreated, StepStatus},
     tool::{CallKind, Effect},
 };
 use serde_json::json;
@@ -257,7 +257,8 @@ fn at_a_limit_a_run_stops_and_asks_and_goes_on_with_a_yes() {
 fn nobody_gives_a_child_more_than_its_parent_has_set_aside() {
     let mut run = with(|created| {
         created.limits = Limits { turns: Some(1), at_limit: Some(AtLimit::Ask), ..Limits::default() };
-        let parent = ParentRef { run_id: RunId::mint(), call_id: CallId::mint(), depth: 1, lineage: vec!["a".into()] };
+        let (run_id, call_id, lineage) = (RunId::mint(), CallId::mint(), vec!["a".into()]);
+        let parent = ParentRef { run_id, call_id, depth: 1, lineage, simulated: false };
         created.parent = Some(Box::new(parent));
     });
     assert_eq!(one_turn(&mut run), ["tool.completed", "budget.exceeded", "run.failed"]);
@@ -348,6 +349,7 @@ fn compact(run: &Run, after: u64) -> Compact {
         kept: run.state().standing(),
         summary: Some(Summary { body, upto: run.state().seq, entries: 3 }),
         handoff: None,
+        not_reset: None,
     }
 }
 
@@ -376,6 +378,84 @@ fn a_summary_takes_the_place_of_history_and_keeps_what_matters() {
     run.send(&Command::Compact(Box::new(Compact { summary: None, ..compact(&run, 200) }))).unwrap();
     assert!(run.state().compaction_stopped.is_some());
     run.audit();
+}
+
+#[test]
+fn a_new_beginning_that_fails_is_counted_until_one_succeeds() {
+    let mut run = with(|_| {});
+    one_turn(&mut run);
+    let failed = Compact { not_reset: Some("the handoff was not stored".into()), ..compact(&run, 10) };
+    assert_eq!(run.send(&Command::Compact(Box::new(failed))).unwrap(), ["context.compacted"]);
+    assert_eq!((run.state().resets_failed, run.state().reset_tried), (1, 2));
+    let handoff = ArtifactRef {
+        artifact_id: kernel::ArtifactId::derive(run.id, "handoff"),
+        name: "handoff.json".into(),
+        version: 1,
+        digest: "d".into(),
+        bytes: 2,
+        media_type: "application/json".into(),
+        trust: Trust::Untrusted,
+    };
+    let kept = Compact { handoff: Some(handoff), ..compact(&run, 10) };
+    assert_eq!(run.send(&Command::Compact(Box::new(kept))).unwrap(), ["artifact.created", "context.reset"]);
+    assert_eq!((run.state().resets_failed, run.state().last_reset), (0, 2));
+    run.audit();
+}
+
+fn charge(turn_id: TurnId, tokens: u64) -> Command {
+    Command::ChargeTurn(ChargeTurn {
+        turn_id,
+        paid_for: PaidFor::Answer,
+        reason: "no model answers".into(),
+        usage: Usage { model_calls: 1, input_tokens: tokens, cost_microusd: 7, ..Usage::default() },
+        failures: Vec::new(),
+    })
+}
+
+#[test]
+fn what_was_paid_for_nothing_is_kept_and_ends_no_turn() {
+    let mut run = with(|created| created.limits = Limits { tokens: Some(100), ..Limits::default() });
+    let turn = run.turn();
+    assert_eq!(run.send(&charge(turn, 60)).unwrap(), ["turn.charged"]);
+    assert_eq!((run.state().spent.usage.input_tokens, run.state().spent.turns), (60, 0));
+    assert!(run.state().is_open_turn(turn), "it is taken again");
+    run.must(Command::Pause(build::ann(None)));
+    assert_eq!(run.send(&charge(turn, 60)).unwrap(), ["turn.charged"], "of a held run, also beyond its limit");
+    let events = run.must(Command::Resume(build::ann(None)));
+    assert_eq!(events, ["run.resumed", "budget.exceeded", "run.failed"]);
+    assert_eq!(run.state().ending.as_ref().unwrap().rule, Rule::MaxTokens);
+    assert!(matches!(run.send(&charge(turn, 1)), Err(Rejection::Ended(_))), "its account is closed");
+    run.audit();
+}
+
+#[test]
+fn what_was_paid_for_a_turn_that_is_over_counts_for_the_one_that_is_open() {
+    let ask = Limits { tokens: Some(100), at_limit: Some(AtLimit::Ask), ..Limits::default() };
+    let mut run = with(|created| created.limits = ask);
+    let first = run.turn();
+    one_turn(&mut run);
+    assert_ne!(run.turn(), first);
+    assert_eq!(run.send(&charge(first, 200)).unwrap(), ["turn.charged", "budget.exceeded"]);
+    assert!(run.state().turn.is_none() && run.state().parked.is_some());
+    let asked = question(&run);
+    assert_eq!(run.send(&decide(asked, Verdict::Approve)).unwrap()[0], "approval.granted");
+    run.audit();
+}
+
+#[test]
+fn a_plan_says_why_it_changed() {
+    let mut run = with(|_| {});
+    let steps = vec![PlanStep { title: "look".into(), status: StepStatus::Pending }];
+    let plan = Some(PlanChange { steps, reason: Some("the first way is closed".into()) });
+    let text = Some(block("so be it"));
+    run.commit(TurnOutcome { plan, text, ..run.outcome() });
+    let updated = run.log.iter().find_map(|event| match &event.data {
+        EventData::PlanUpdated(updated) => Some(updated),
+        _ => None,
+    });
+    let updated = updated.unwrap();
+    assert_eq!((updated.revision, updated.reason.as_deref()), (1, Some("the first way is closed")));
+    assert_eq!(run.state().plan_revision, 1);
 }
 
 #[test]

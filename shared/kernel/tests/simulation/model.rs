@@ -7,7 +7,7 @@ use kernel::{
     budget::Usage,
     call::{Approval, ArtifactRef, Binding, CallRequest, Compensation},
     child::{OnFailure, SpawnRequest},
-    command::{EndRequest, TurnOutcome, WaitRequest},
+    command::{EndRequest, PlanChange, TurnOutcome, WaitRequest},
     event::{PlanStep, StepStatus},
     memory::{MemoryChange, MemoryPlace, MemoryScope},
     slice::Manifest,
@@ -205,7 +205,10 @@ impl<'a> Author<'a> {
     fn decorate(&mut self, outcome: &mut TurnOutcome) {
         match self.world.choices.below(8) {
             1 => outcome.say = vec![block("a word")],
-            2 => outcome.plan = Some(vec![PlanStep { title: "look".into(), status: StepStatus::Pending }]),
+            2 => {
+                let steps = vec![PlanStep { title: "look".into(), status: StepStatus::Pending }];
+                outcome.plan = Some(PlanChange { steps, reason: Some("to see".into()) });
+            }
             3 => outcome.artifacts = vec![self.artifact()],
             4 => outcome.memories = vec![self.memory()],
             _ => {}

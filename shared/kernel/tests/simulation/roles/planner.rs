@@ -6,8 +6,9 @@ use kernel::{
     Block, Command, Rejection, RunId, RunState, Seq, Timestamp, Trust, TurnId,
     acceptance::CriterionVerdict,
     budget::Usage,
-    command::{Compact, Judge, RejectTurn, TurnOutcome},
+    command::{ChargeTurn, Compact, Judge, RejectTurn, TurnOutcome},
     context::Summary,
+    event::PaidFor,
 };
 
 use crate::{bus::Answer, model::Author, tasks::Hand, world::turn_lease};
@@ -67,7 +68,12 @@ async fn turn(hand: &Hand, mut state: Arc<RunState>) -> Answer {
         hand.step().await;
         let troubled = hand.with(|world| world.choices.weighted(&[96, 3, 1]));
         match troubled {
-            1 => return Answer::Again(1000),
+            1 => {
+                // It had answered before, and in vain.
+                let key = format!("turn/{turn}/{}", hand.attempt());
+                charge(hand, &state, turn, PaidFor::Answer, key).await;
+                return Answer::Again(1000);
+            }
             2 => return reject(hand, state.run_id, turn, "provider").await,
             _ => {}
         }
@@ -122,10 +128,21 @@ async fn compact(hand: &Hand, state: &RunState, turn: TurnId) -> Option<Arc<RunS
         kept: state.standing(),
         summary: Some(Summary { body, upto: state.seq, entries: 1 }),
         handoff: None,
+        not_reset: None,
     };
     let key = format!("compact/{turn}/{}", hand.attempt());
-    let _ = hand.submit(state.run_id, &Command::Compact(Box::new(compact)), key).await;
+    let refused = hand.submit(state.run_id, &Command::Compact(Box::new(compact)), key.clone()).await.is_err();
+    if refused {
+        charge(hand, state, turn, PaidFor::Summary, key).await;
+    }
     hand.load(state.run_id).await.filter(|now| now.is_open_turn(turn))
+}
+
+/// What was paid for and came to nothing, told under the name under which it would have come to something.
+async fn charge(hand: &Hand, state: &RunState, turn_id: TurnId, paid_for: PaidFor, key: String) {
+    let usage = Usage { model_calls: 1, input_tokens: 10, output_tokens: 3, ..Usage::default() };
+    let charge = ChargeTurn { turn_id, paid_for, reason: "in vain".into(), usage, failures: Vec::new() };
+    let _ = hand.submit(state.run_id, &Command::ChargeTurn(charge), key).await;
 }
 
 /// The artifact service keeps the content before anybody may name it.
