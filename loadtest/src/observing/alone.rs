@@ -30,7 +30,7 @@ pub async fn measure(world: &World, frames: &[Vec<u8>], lines: u64) -> Result<Va
         each(frames, |line| failures += u64::from(rules.look_at_all(line, Active::default()).failure.is_some()));
     let mut miner = Miner::default();
     let templates = each(frames, |line| {
-        miner.line(line, Timestamp::UNIX_EPOCH);
+        miner.line(line);
     });
     let whole = whole(frames, &rules);
     Ok(json!({

@@ -68,6 +68,12 @@ impl RuleBook {
         Ok(rules)
     }
 
+    /// Whether the run's agent names a model that may be asked where the rules are unsure.
+    pub(crate) async fn is_advised(&self, run: &RunState) -> Result<bool, EngineError> {
+        let version = self.agents.by_digest(&run.tenant, &run.agent, &run.agent_digest).await?;
+        Ok(version.is_some_and(|version| version.spec.observer.is_some()))
+    }
+
     fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -87,7 +87,7 @@ impl Desk {
                 let started_at = call.started_at.unwrap_or(run.updated_at);
                 let traceparent = traceparent.map_or_else(|| root(&run), str::to_owned);
                 let cause = self.started_by(address, &run).await?;
-                let watch = Watch::new(address.call_id, &tool, started_at);
+                let watch = Watch::new(address.call_id, &tool, started_at).advised(self.book.is_advised(&run).await?);
                 (watch.running(&rules, &command(&call.request.arguments)), traceparent, cause)
             }
         };

@@ -6,8 +6,9 @@
 //!
 //! Every report has a key that follows from the output itself, never from how often or by whom it was read: whoever reads
 //! the same output again makes the same report under the same key, and the log takes it once. What was learned from other
-//! calls weighs evidence, and never decides whether or when something is told.
+//! calls weighs evidence, and never decides whether or when something is told; what the pace of lines tells has one key in a call.
 
+mod doubt;
 mod report;
 
 use std::time::Duration;
@@ -17,14 +18,17 @@ use kernel::{
     CallId,
     call::{Exit, Observation, SignalCounts},
     observe::{Anomaly, WakeWhen},
+    opinion::SecondOpinion,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    beats::Beats,
     evidence::{Collector, Noted, Spot},
     lines::{Line, Splitter},
     rules::{Active, Edge, Hits, Progress, Rules},
-    templates::{Miner, Seen},
+    seen::Seen,
+    templates::Miner,
     text,
     timed::{Place, Timed, Timely},
 };
@@ -81,6 +85,10 @@ pub enum Report {
         observation: Observation,
         /// How long it ran, in milliseconds.
         duration_ms: u64,
+        /// What would be told if the rules, which are unsure, were wrong. Somebody may be asked before this is told.
+        doubt: Option<Box<Observation>>,
+        /// What came of asking.
+        asked: Option<SecondOpinion>,
     },
 }
 
@@ -159,12 +167,17 @@ pub struct Watch {
     section: Option<(String, u32)>,
     #[serde(default)]
     timed: Timed,
-    /// The kinds of its lines.
+    /// The kinds of its lines, and what their pace tells.
     #[serde(default)]
     seen: Seen,
+    #[serde(default)]
+    beats: Beats,
     /// Kinds of lines that were never there when all went well.
     #[serde(default)]
     novel: u64,
+    /// Somebody may be asked at the end, if the rules are unsure.
+    #[serde(default)]
+    advised: bool,
     #[serde(default)]
     ended: bool,
 }
@@ -202,7 +215,9 @@ impl Watch {
             section: None,
             timed: Timed::default(),
             seen: Seen::default(),
+            beats: Beats::default(),
             novel: 0,
+            advised: false,
             ended: false,
         }
     }
@@ -257,7 +272,7 @@ impl Watch {
         let mut reports = if frame.exit.is_none() { self.due_before(rules, frame.at) } else { Vec::new() };
         let timely = self.read(rules, miner, frame);
         if let Some(exit) = &frame.exit {
-            reports.push(self.conclude(rules, miner, exit, frame.read_at));
+            reports.push(self.conclude(rules, miner, exit, frame));
         } else {
             reports.extend(timely.into_iter().filter_map(|timely| self.timely(rules, &timely, frame.at)));
             reports.extend(self.held_until(rules, frame.at));
@@ -276,6 +291,13 @@ impl Watch {
         {
             self.silence_told = true;
             reports.push(self.silence(rules, silence));
+        }
+        // What is worth a decision waits until it may ask for one.
+        if !rules.says_what_life_is()
+            && self.next_wake().is_none_or(|next| now >= next)
+            && let Some(vanished) = self.beats.vanished((self.last_at, self.counts.lines), now)
+        {
+            reports.extend(self.timely(rules, &vanished, now));
         }
         reports
     }
@@ -335,8 +357,15 @@ impl Watch {
 
     fn line(&mut self, rules: &Rules, miner: &mut Miner, line: Line<'_>, at: Timestamp, timely: &mut Vec<Timely>) {
         let plain = text::plain(line.bytes);
-        let mined = miner.line(&plain[crate::prefix::len(&plain)..], at);
-        let is_first = mined.is_some_and(|mined| self.seen.add(mined.id) == 1);
+        let mined = miner.line(&plain[crate::prefix::len(&plain)..]);
+        let place = Place { offset: line.offset, line: line.number, text: &plain, at };
+        let is_first = mined.is_some_and(|mined| {
+            let sighting = self.seen.note(mined.id, at);
+            if let Some(told) = self.beats.note(mined.id, sighting, place) {
+                timely.push(told);
+            }
+            sighting.is_first
+        });
         let mut spot =
             Spot { offset: line.offset, number: line.number, text: &plain, quoted: false, is_background: false };
         if self.collector.listens_for_passes() {
@@ -349,12 +378,10 @@ impl Watch {
         let hits = if can_hit { rules.look(&plain, self.active) } else { Hits::default() };
         let is_mute = self.in_section(rules, &hits, &mut spot);
         for hit in &hits.timed {
-            let place = Place { offset: line.offset, line: line.number, text: &plain, at };
             timely.extend(self.timed.hit(&rules.timed, *hit, place));
         }
         match hits.failure.filter(|failure| !is_mute || failure.is_own()) {
             Some(failure) => {
-                let place = Place { offset: line.offset, line: line.number, text: &plain, at };
                 spot.is_background = mined.is_some_and(|mined| miner.is_background(mined.id));
                 if self.failing(rules, &spot, failure, hits.verdict, at) == Noted::Again {
                     timely.extend(self.timed.repeated(rules.name(failure.rule), place));

@@ -26,6 +26,8 @@ pub struct Config {
     pub records_per_second: u64,
     /// Milliseconds for which a partition stays an observer's after its last sign of life.
     pub lease_millis: u64,
+    /// Seconds that a second opinion is waited for, where an agent asks for one. After that the rules' word stands.
+    pub opinion_seconds: u64,
 }
 
 impl Default for Config {
@@ -39,6 +41,7 @@ impl Default for Config {
             checkpoint_millis: 1000,
             records_per_second: 50_000,
             lease_millis: 10_000,
+            opinion_seconds: 10,
         }
     }
 }
@@ -60,6 +63,11 @@ impl Config {
 
     pub(crate) fn checkpoint_every(&self) -> Duration {
         Duration::from_millis(self.checkpoint_millis.max(10))
+    }
+
+    /// The end of a call is told so much later at the most: not for long, since a run waits for it.
+    pub(crate) fn opinion(&self) -> Duration {
+        Duration::from_secs(self.opinion_seconds.clamp(1, 60))
     }
 
     pub(crate) fn lease(&self) -> Duration {

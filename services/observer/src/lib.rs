@@ -10,8 +10,10 @@
 //! | what a line means | `packs/`, `rules.rs`, `records.rs` |
 //! | what only time tells | `timed.rs` |
 //! | what kinds of lines are usual | `templates.rs`, `miners.rs` |
+//! | what the pace of lines tells by itself | `seen.rs`, `beats.rs` |
 //! | what is shown as evidence | `evidence.rs`, `findings.rs` |
 //! | when something is told, and in which words | `conclude.rs`, `conclude/report.rs` |
+//! | when a model is asked, and what that changes | `conclude/doubt.rs`, `asking.rs` |
 //! | what happens at a crash | `partition.rs`, `call.rs` |
 //! | who reads what | `partitions.rs` |
 //! | how the logs of services are watched | `services/` |
@@ -19,6 +21,8 @@
 //! | calls that never say anything | `starts.rs` |
 //! | `esc observe FILE` | `offline.rs` |
 
+mod asking;
+mod beats;
 mod book;
 mod call;
 pub mod conclude;
@@ -37,6 +41,7 @@ mod partitions;
 pub mod prefix;
 mod records;
 pub mod rules;
+mod seen;
 pub mod services;
 mod signal;
 mod starts;
@@ -53,6 +58,7 @@ use service::{Ctx, Health, ServeError};
 
 pub use config::Config;
 
+use asking::Adviser;
 use book::RuleBook;
 use call::Desk;
 use partition::Means;
@@ -114,7 +120,8 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let closer = Closer::new(bus.clone(), engine.clone(), watches.clone(), herald.clone(), tracer, config.lease());
     let per_second = config.records_per_second;
     let logs = LogMeans { engine: engine.clone(), book: watches, windows: windows.clone(), herald, per_second };
-    let means = Means { bus: bus_of_parts, engine: engine_of_parts, desk, teller, logs, checkpoint_every };
+    let adviser = Adviser::new(bus.clone(), config.opinion());
+    let means = Means { bus: bus_of_parts, engine: engine_of_parts, desk, teller, adviser, logs, checkpoint_every };
     futures::join!(
         Partitions::new(means, config.lease(), held).run(stop.clone()),
         windows.follow(stop.clone()),

@@ -1,6 +1,6 @@
 //! What waking costs and saves, as metrics: signals in, observations out.
 
-use kernel::{Timestamp, call::Observation};
+use kernel::{Timestamp, call::Observation, opinion::SecondOpinion};
 
 /// A batch of signals was read.
 pub(crate) fn signals(frames: u64, lines: u64, bytes: u64) {
@@ -59,6 +59,17 @@ pub(crate) fn observed(observation: &Observation, is_end: bool) {
         metrics::histogram!("observer_compression_ratio")
             .record(counts.bytes as f64 / (told + observation.changed.len()).max(1) as f64);
     }
+}
+
+/// A model was asked for a second opinion.
+pub(crate) fn asked(opinion: &SecondOpinion) {
+    let outcome = match opinion.said {
+        Some(said) if said.decision_needed => "decision",
+        Some(said) if said.anomaly => "anomaly",
+        Some(_) => "nothing",
+        None => "none",
+    };
+    metrics::counter!("observer_opinions_total", "outcome" => outcome).increment(1);
 }
 
 /// An observation came too late: its call or run has ended.

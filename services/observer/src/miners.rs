@@ -121,7 +121,7 @@ mod tests {
         let source = |number: usize| Source(format!("t/a/{number}"));
         let mut miners = Miners::new(3);
         for number in 0..100 {
-            miners.of(&source(number)).line(b"hello world", kernel::Timestamp::UNIX_EPOCH);
+            miners.of(&source(number)).line(b"hello world");
             miners.open(&source(number + 1000), None);
         }
         assert!(miners.kept.len() <= KEPT + 1);

@@ -9,13 +9,14 @@ use std::{
 };
 
 use bus::{Bus, BusError, BusState, Delivery, OrderedOptions, OrderedPull};
-use engine::{Engine, EngineError};
+use engine::{Engine, EngineError, ObserverCheckpoint};
 use futures::future::join_all;
 use kernel::{CallId, Timestamp};
-use tokio::time::Instant;
+use tokio::{task::JoinError, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    asking::{Adviser, Asking},
     call::{Desk, Gone, Tracked},
     conclude::Report,
     losses::Losses,
@@ -42,6 +43,8 @@ pub(crate) enum PartitionError {
     Bus(#[from] BusError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error("who told the end of a call ended badly")]
+    Asking(#[from] JoinError),
 }
 
 /// What a partition's reader works with. Cheap to clone.
@@ -51,6 +54,7 @@ pub(crate) struct Means {
     pub(crate) engine: Engine,
     pub(crate) desk: Desk,
     pub(crate) teller: Teller,
+    pub(crate) adviser: Adviser,
     pub(crate) logs: LogMeans,
     pub(crate) checkpoint_every: Duration,
 }
@@ -65,6 +69,8 @@ pub(crate) struct Partition {
     logs: Logs,
     gone: Gone,
     miners: Miners,
+    /// Calls that have ended, and about which somebody is asked.
+    asking: Asking,
     /// Calls whose checkpoints are not needed any more.
     ended: Vec<CallId>,
     /// The last message that was read, and the last that was acknowledged.
@@ -96,6 +102,7 @@ impl Partition {
             logs,
             gone: Gone::default(),
             miners: Miners::new(number),
+            asking: Asking::default(),
             ended: Vec::new(),
             read: 0,
             acknowledged: 0,
@@ -118,6 +125,7 @@ impl Partition {
                 biased;
                 () = stop.cancelled() => break,
                 _ = tick.tick() => self.tick().await?,
+                Some(told) = self.asking.next() => self.close(told?),
                 batch = self.pull.next() => self.take(batch?).await?,
             }
         }
@@ -220,35 +228,58 @@ impl Partition {
                 *call = opened;
             }
         }
+        // Only the end can leave the rules in doubt.
+        let before = (frame.exit.is_some() && call.watch.is_advised()).then(|| stored(call, self.number));
         call.stream_seq = call.stream_seq.max(delivery.stream_seq);
         call.is_dirty = true;
         let lines_before = call.watch.counts().lines;
         let reports = call.watch.frame(&call.rules, self.miners.of(&call.source), &frame);
+        if reports.iter().any(|report| report.doubt().is_some()) {
+            self.asking.hold(call_id, delivery.stream_seq, before.flatten());
+        }
         Ok(Some((call_id, Read { reports, lines_before })))
     }
 
-    /// Tells the reports, each call's in order.
+    /// Tells the reports, each call's in order. One that somebody is to be asked about is told later.
     async fn tell(&mut self, reports: BTreeMap<CallId, Vec<Report>>) {
-        let told: Vec<(CallId, bool)> = {
+        let told: Vec<(CallId, After)> = {
             let (calls, teller) = (&self.calls, &self.means.teller);
             let telling = reports.into_iter().filter_map(|(call_id, reports)| {
                 let call = calls.get(&call_id)?;
                 Some(async move {
                     for report in reports {
+                        if report.doubt().is_some() {
+                            return (call_id, After::Asks(Box::new(report)));
+                        }
                         if teller.tell(call, report).await == Told::CallGone {
-                            return (call_id, true);
+                            return (call_id, After::Over);
                         }
                     }
-                    (call_id, call.watch.has_ended())
+                    (call_id, if call.watch.has_ended() { After::Over } else { After::Open })
                 })
             });
             join_all(telling).await
         };
-        for (call_id, _) in told.into_iter().filter(|(_, is_over)| *is_over) {
-            self.calls.remove(&call_id);
-            self.gone.add(call_id);
-            self.ended.push(call_id);
+        for (call_id, after) in told {
+            match after {
+                After::Open => {}
+                After::Over => self.close(call_id),
+                After::Asks(report) => {
+                    if let Some(call) = self.calls.remove(&call_id) {
+                        self.gone.add(call_id);
+                        self.asking.begin(&self.means.adviser, &self.means.teller, call, *report);
+                    }
+                }
+            }
         }
+    }
+
+    /// There is nothing more to say of a call.
+    fn close(&mut self, call_id: CallId) {
+        self.calls.remove(&call_id);
+        self.gone.add(call_id);
+        self.asking.release(call_id);
+        self.ended.push(call_id);
     }
 
     async fn tick(&mut self) -> Result<(), PartitionError> {
@@ -305,13 +336,9 @@ impl Partition {
     async fn checkpoint(&mut self) -> Result<(), PartitionError> {
         self.saved_at = Instant::now();
         meter::calls(self.number, self.calls.len());
-        let mut checkpoints = Vec::new();
-        for call in self.calls.values().filter(|call| call.is_dirty) {
-            match call.checkpoint(self.number) {
-                Ok(checkpoint) => checkpoints.push(checkpoint),
-                Err(error) => tracing::error!(call = %call.address.call_id, %error, "a call's state can't be written"),
-            }
-        }
+        let changed = self.calls.values().filter(|call| call.is_dirty);
+        let mut checkpoints: Vec<_> = changed.filter_map(|call| stored(call, self.number)).collect();
+        checkpoints.extend(self.asking.take_unstored());
         checkpoints.extend(self.miners.take_unstored());
         self.means.engine.checkpoints().save(checkpoints).await?;
         self.calls.values_mut().for_each(|call| call.is_dirty = false);
@@ -319,13 +346,30 @@ impl Partition {
             self.means.engine.checkpoints().remove(&self.ended).await?;
             self.ended.clear();
         }
-        let through = self.logs.checkpoint(self.read).await?;
+        let through = self.asking.through(self.logs.checkpoint(self.read).await?);
         if through > self.acknowledged {
             self.pull.ack_through(through).await?;
             self.acknowledged = through;
         }
         Ok(())
     }
+}
+
+/// A call as it is stored.
+fn stored(call: &Tracked, partition: u8) -> Option<ObserverCheckpoint> {
+    call.checkpoint(partition)
+        .inspect_err(|error| tracing::error!(call = %call.address.call_id, %error, "a call's state can't be written"))
+        .ok()
+}
+
+/// What is left to do for a call once its reports are told.
+enum After {
+    /// It goes on.
+    Open,
+    /// Nothing: it has ended.
+    Over,
+    /// Its end is told once somebody was asked.
+    Asks(Box<Report>),
 }
 
 /// What reading a message led to.

@@ -343,6 +343,11 @@ impl Rules {
         self.sections.iter().position(|section| section.name == name)
     }
 
+    /// Whether the agent says how it wants to hear that there is no sign of life.
+    pub(crate) const fn says_what_life_is(&self) -> bool {
+        self.silence.is_some() || self.timed.has_heartbeats()
+    }
+
     /// Whether a status means success, if the agent says so.
     #[must_use]
     pub fn exit_means(&self, code: i32) -> Option<bool> {

@@ -94,12 +94,13 @@ impl Teller {
 fn command(call: &Tracked, report: &Report) -> Command {
     match report {
         Report::Observe { observation, .. } => Command::Observe(observation.clone()),
-        Report::Conclude { exit, succeeded, observation, duration_ms, .. } => {
+        Report::Conclude { exit, succeeded, observation, duration_ms, asked, .. } => {
             Command::ConcludeCall(Box::new(ConcludeCall {
                 call_id: call.address.call_id,
                 exit: exit.clone(),
                 succeeded: *succeeded,
                 observation: observation.clone(),
+                asked: asked.clone(),
                 duration_ms: *duration_ms,
             }))
         }

@@ -10,7 +10,6 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Templates that are kept; beyond, the rarest quarter of them goes.
@@ -30,18 +29,6 @@ const SIMILAR: usize = 55;
 const ANY: &str = "<*>";
 /// When nearly no line was seen before, only each eighth goes the long way.
 const CROWDED: u32 = 1 << 10;
-/// The time over which lines of a template are counted together.
-const WINDOW_MS: i64 = 60_000;
-/// A burst is so many lines in a window, and so many times what is usual.
-const BURST: u32 = 100;
-const BURST_TIMES: f32 = 10.0;
-/// Windows before it is known what is usual.
-const USUAL_AFTER: u32 = 3;
-/// Intervals that are needed to call a line regular, and that it may stay away.
-const REGULAR_AFTER: u32 = 8;
-const MISSED: f32 = 5.0;
-/// What comes more often than this is no heartbeat.
-const HEARTBEAT_MS: f32 = 1000.0;
 
 /// A template, by what it was when it was first seen; the same wherever it is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,8 +41,6 @@ pub struct Mined {
     pub id: TemplateId,
     /// No line was like it before.
     pub is_new: bool,
-    /// It comes far more often than usual, for the first time in this window.
-    pub burst: Option<u32>,
 }
 
 /// A template.
@@ -67,27 +52,6 @@ struct Template {
     /// Things that ended well and had such lines.
     #[serde(default)]
     passed: u32,
-    #[serde(default)]
-    window: Window,
-}
-
-/// Lines over time.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-struct Window {
-    /// Its number since the epoch.
-    number: i64,
-    count: u32,
-    /// Lines in a window, as a rule, and windows that this was learned from.
-    usual: f32,
-    windows: u32,
-    /// When the last line came, the time between two as a rule, how much that differs, and how often it was learned.
-    last_ms: i64,
-    interval: f32,
-    deviation: f32,
-    intervals: u32,
-    /// That it stayed away was told.
-    missed: bool,
 }
 
 /// Mines the lines of one source.
@@ -120,7 +84,7 @@ struct Stored {
 
 impl Miner {
     /// Takes a line in.
-    pub fn line(&mut self, line: &[u8], at: Timestamp) -> Option<Mined> {
+    pub fn line(&mut self, line: &[u8]) -> Option<Mined> {
         self.lines += 1;
         let line = trimmed(line);
         if line.is_empty() {
@@ -142,8 +106,7 @@ impl Miner {
         };
         let template = &mut self.templates[place as usize];
         template.count += 1;
-        let burst = template.window.note(at.as_millisecond());
-        Some(Mined { id: TemplateId(template.id), is_new, burst })
+        Some(Mined { id: TemplateId(template.id), is_new })
     }
 
     /// Lines that were taken in.
@@ -193,18 +156,6 @@ impl Miner {
                 *passed = passed.saturating_add(1);
             }
         }
-    }
-
-    /// The templates whose lines came regularly and have stayed away, each told once until it comes again.
-    pub fn vanished(&mut self, now: Timestamp) -> Vec<(TemplateId, u64)> {
-        let now = now.as_millisecond();
-        let missed = self.templates.iter_mut().filter(|template| template.window.is_missed(now));
-        missed
-            .map(|template| {
-                template.window.missed = true;
-                (TemplateId(template.id), u64::try_from(now - template.window.last_ms).unwrap_or(0))
-            })
-            .collect()
     }
 
     /// Whether anything worth keeping has changed since this was last asked.
@@ -258,7 +209,7 @@ impl Miner {
         }
         let place = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
         let words = words.into_iter().map(Box::from).collect();
-        self.templates.push(Template { id, words, count: 0, passed: 0, window: Window::default() });
+        self.templates.push(Template { id, words, count: 0, passed: 0 });
         self.by_id.insert(id, place);
         self.groups.entry(group).or_default().push(place);
         self.changed = true;
@@ -297,51 +248,6 @@ impl From<Stored> for Miner {
 impl From<Miner> for Stored {
     fn from(miner: Miner) -> Self {
         Self { templates: miner.templates, lines: miner.lines, passed: miner.passed }
-    }
-}
-
-impl Window {
-    /// Counts a line, and says when it is one of a burst.
-    fn note(&mut self, now: i64) -> Option<u32> {
-        self.learn_interval(now);
-        let number = now.div_euclid(WINDOW_MS);
-        if number != self.number {
-            if self.number > 0 {
-                let passed = number.saturating_sub(self.number).clamp(1, 60);
-                for window in 0..passed {
-                    let count = if window == 0 { self.count as f32 } else { 0.0 };
-                    self.usual = if self.windows == 0 { count } else { self.usual.mul_add(0.7, 0.3 * count) };
-                    self.windows = self.windows.saturating_add(1);
-                }
-            }
-            (self.number, self.count) = (number, 0);
-        }
-        self.count = self.count.saturating_add(1);
-        let limit = (self.usual.max(1.0) * BURST_TIMES).max(BURST as f32);
-        (self.windows >= USUAL_AFTER && self.count as f32 == limit.ceil()).then_some(self.count)
-    }
-
-    fn learn_interval(&mut self, now: i64) {
-        let interval = now.saturating_sub(self.last_ms) as f32;
-        if self.last_ms > 0 && interval > 0.0 && !self.missed {
-            if self.intervals == 0 {
-                self.interval = interval;
-            } else {
-                self.deviation = self.deviation.mul_add(0.8, 0.2 * (interval - self.interval).abs());
-                self.interval = self.interval.mul_add(0.8, 0.2 * interval);
-            }
-            self.intervals = self.intervals.saturating_add(1);
-        }
-        self.last_ms = self.last_ms.max(now);
-        self.missed = false;
-    }
-
-    fn is_missed(&self, now: i64) -> bool {
-        !self.missed
-            && self.intervals >= REGULAR_AFTER
-            && self.interval >= HEARTBEAT_MS
-            && self.deviation < self.interval * 0.3
-            && now.saturating_sub(self.last_ms) as f32 > self.interval * MISSED
     }
 }
 
@@ -394,7 +300,7 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// For keys that are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mixed(u64);
+pub(crate) struct Mixed(u64);
 
 impl Hasher for Mixed {
     fn finish(&self) -> u64 {
@@ -416,48 +322,14 @@ impl Hasher for Mixed {
     }
 }
 
-/// Which templates something has had, with how often: bounded, and small in a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Seen(std::collections::BTreeMap<TemplateId, u32>);
-
-impl Seen {
-    /// Counts a line of this template, and says how many there are now. Beyond the bound, new ones count as one.
-    pub fn add(&mut self, id: TemplateId) -> u32 {
-        if let Some(count) = self.0.get_mut(&id) {
-            *count = count.saturating_add(1);
-            return *count;
-        }
-        if self.0.len() < TEMPLATES / 2 {
-            self.0.insert(id, 1);
-        }
-        1
-    }
-
-    /// How often it came.
-    #[must_use]
-    pub fn count(&self, id: TemplateId) -> u32 {
-        self.0.get(&id).copied().unwrap_or(0)
-    }
-
-    /// All of them.
-    pub fn ids(&self) -> impl Iterator<Item = TemplateId> + '_ {
-        self.0.keys().copied()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn at(millis: i64) -> Timestamp {
-        Timestamp::from_millisecond(millis).unwrap()
-    }
-
     fn mine(miner: &mut Miner, line: &str) -> Mined {
-        miner.line(line.as_bytes(), at(1000)).unwrap()
+        miner.line(line.as_bytes()).unwrap()
     }
 
     #[test]
@@ -478,9 +350,7 @@ mod tests {
     fn what_went_well_is_background_and_what_is_new_is_not() {
         let mut miner = Miner::default();
         let known = mine(&mut miner, "Failed to upload report 7: access denied");
-        let mut seen = Seen::default();
-        seen.add(known.id);
-        miner.learn(seen.ids());
+        miner.learn([known.id]);
         let again = mine(&mut miner, "Failed to upload report 912: access denied");
         let new = mine(&mut miner, "assertion failed: left == right");
         assert!(miner.is_background(again.id) && !miner.is_background(new.id));
@@ -494,32 +364,11 @@ mod tests {
             let word = |shift: u32| char::from(b'a' + ((number >> shift) % 26) as u8);
             let line =
                 format!("{}{}{} word{} {}", word(0), word(5), word(10), word(3), "x ".repeat(number as usize % 20));
-            miner.line(line.as_bytes(), at(i64::from(number)));
+            miner.line(line.as_bytes());
         }
         assert!(miner.len() <= TEMPLATES && miner.forms.len() <= FORMS);
         let stored = serde_json::to_string(&miner).unwrap();
         assert!(stored.len() < 512 * 1024, "{}", stored.len());
-    }
-
-    #[test]
-    fn bursts_and_vanished_heartbeats_are_noticed() {
-        let mut miner = Miner::default();
-        let mut bursts = Vec::new();
-        for minute in 0..10_i64 {
-            let lines = if minute == 8 { 500 } else { 5 };
-            for line in 0..lines {
-                let now = at(1 + minute * 60_000 + line * 60_000 / lines);
-                bursts.extend(miner.line(b"request failed", now).unwrap().burst.map(|count| (minute, count)));
-            }
-        }
-        assert_eq!(bursts, [(8, 100)]);
-        let mut miner = Miner::default();
-        for beat in 0..20 {
-            miner.line(format!("still alive, beat {beat}").as_bytes(), at(1 + beat * 5000));
-        }
-        assert!(miner.vanished(at(1 + 19 * 5000 + 20_000)).is_empty());
-        assert_eq!(miner.vanished(at(1 + 19 * 5000 + 26_000)).len(), 1);
-        assert!(miner.vanished(at(1 + 19 * 5000 + 99_000)).is_empty(), "told once");
     }
 
     #[test]
@@ -538,7 +387,7 @@ mod tests {
         fn digits_make_no_difference_and_anything_is_survived(line in proptest::collection::vec(any::<u8>(), 0..300)) {
             let masked: Vec<u8> = line.iter().map(|byte| if byte.is_ascii_digit() { b'7' } else { *byte }).collect();
             prop_assert_eq!(form(&line), form(&masked));
-            Miner::default().line(&line, at(1));
+            Miner::default().line(&line);
         }
     }
 }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use kernel::observe::{Anomaly, Heartbeat, Machine, ObserveRule, Threshold};
+use kernel::{
+    call::Evidence,
+    observe::{Anomaly, Heartbeat, Machine, ObserveRule, Threshold},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{records::Record, text};
@@ -63,14 +66,34 @@ pub(crate) struct Timely {
     pub(crate) changed: String,
     /// The line that it has its reason in.
     pub(crate) excerpt: String,
+    /// It is told once in a call, wherever it has its reason.
+    pub(crate) is_only: bool,
+}
+
+impl Timely {
+    /// What is told once in a call.
+    pub(crate) fn only(anomaly: Anomaly, rule: &str, mark: Mark, changed: String) -> Self {
+        Self { is_only: true, ..timely(anomaly, rule.to_owned(), mark, changed) }
+    }
+
+    /// The line that it has its reason in.
+    pub(crate) fn evidence(&self) -> Evidence {
+        Evidence {
+            excerpt: self.excerpt.clone(),
+            offset: self.offset,
+            line: self.line + 1,
+            rule: self.rule.clone(),
+            ..Evidence::default()
+        }
+    }
 }
 
 /// A line where something began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Mark {
-    at: i64,
-    offset: u64,
-    line: u64,
+pub(crate) struct Mark {
+    pub(crate) at: i64,
+    pub(crate) offset: u64,
+    pub(crate) line: u64,
     text: String,
     /// What was to be told of it was told.
     #[serde(default)]
@@ -113,7 +136,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         let visible = text::visible(self.text);
         let text = text::window(visible.trim(), 0, LINE_BYTES).into_owned();
         Mark { at: self.at.as_millisecond(), offset: self.offset, line: self.line, text, told: false }
@@ -128,6 +151,11 @@ impl TimedRules {
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.thresholds.is_empty() && self.machines.is_empty() && self.heartbeats.is_empty()
+    }
+
+    /// Whether the agent says which heartbeats there are.
+    pub(crate) const fn has_heartbeats(&self) -> bool {
+        !self.heartbeats.is_empty()
     }
 
     /// Whether a threshold is about a field.
@@ -278,7 +306,7 @@ fn counts(threshold: &Threshold, value: Option<f64>) -> bool {
 }
 
 fn timely(anomaly: Anomaly, rule: String, mark: Mark, changed: String) -> Timely {
-    Timely { anomaly, rule, offset: mark.offset, line: mark.line, changed, excerpt: mark.text }
+    Timely { anomaly, rule, offset: mark.offset, line: mark.line, changed, excerpt: mark.text, is_only: false }
 }
 
 fn is_over(now: i64, since: i64, span: Duration) -> bool {

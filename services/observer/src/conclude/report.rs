@@ -9,7 +9,7 @@ use kernel::{
     observe::{Anomaly, WakeWhen},
 };
 
-use super::{Report, Standing, Watch};
+use super::{Frame, Report, Standing, Watch};
 use crate::{
     evidence::{Summary, cost},
     rules::{Limits, Rules},
@@ -88,32 +88,28 @@ impl Watch {
         let (phase, why) = match timely.anomaly {
             Anomaly::Stage => ("stage", "a stage lasts longer than it may"),
             Anomaly::Heartbeat => ("heartbeat", "a heartbeat stays away"),
+            Anomaly::Burst if timely.is_only => ("burst", "lines of a kind come far more often than before"),
             Anomaly::Burst => ("burst", "failures come again and again"),
             _ => ("threshold", "a threshold was passed"),
         };
         let wakes = self.may_wake(rules, timely.anomaly, &timely.rule, now);
-        let evidence = Evidence {
-            excerpt: timely.excerpt.clone(),
-            offset: timely.offset,
-            line: timely.line + 1,
-            rule: timely.rule.clone(),
-            ..Evidence::default()
-        };
         let observation = Observation {
             anomaly: true,
             decision: wakes.then(|| format!("`{}`: {why}", self.tool)),
-            evidence: vec![evidence],
+            evidence: vec![timely.evidence()],
             ..self.observation(phase, timely.changed.clone())
         };
-        let key = self.key(&format!("{phase}/{}", timely.rule), timely.offset);
+        let kind = format!("{phase}/{}", timely.rule);
+        let key = if timely.is_only { format!("obs/{}/{kind}", self.call_id) } else { self.key(&kind, timely.offset) };
         Some(Report::Observe { key, observation })
     }
 
-    pub(super) fn conclude(&mut self, rules: &Rules, miner: &mut Miner, exit: &Exit, read_at: Timestamp) -> Report {
+    /// `frame`: the last one.
+    pub(super) fn conclude(&mut self, rules: &Rules, miner: &mut Miner, exit: &Exit, frame: &Frame<'_>) -> Report {
         self.ended = true;
         self.held = None;
         let lost = exit.bytes.saturating_sub(self.next_offset());
-        let duration_ms = millis(read_at.duration_since(self.started_at));
+        let duration_ms = millis(frame.read_at.duration_since(self.started_at));
         let told = exit.code.filter(|_| exit.reason == "exited").and_then(|code| rules.exit_means(code));
         let succeeded = told.unwrap_or_else(|| exit.is_success());
         let changed = ended(exit, self.counts.lines, duration_ms);
@@ -121,19 +117,25 @@ impl Watch {
         observation.missing = self.missing(lost);
         observation.counts.gap_bytes += lost;
         observation.anomaly = !matches!(exit.reason.as_str(), "exited" | "cancelled");
-        if succeeded {
-            self.conclude_success(rules, miner, &mut observation);
+        let doubt = if succeeded {
+            self.conclude_success(rules, miner, &mut observation)
         } else {
-            self.conclude_failure(rules, miner, exit, &mut observation);
-        }
+            self.conclude_failure(rules, miner, exit, frame.at, &mut observation);
+            None
+        };
         self.counts = observation.counts;
         let key = format!("obs/{}/exit", self.call_id);
-        Report::Conclude { key, exit: exit.clone(), succeeded, observation, duration_ms }
+        Report::Conclude { key, exit: exit.clone(), succeeded, observation, duration_ms, doubt, asked: None }
     }
 
     /// A status of success outweighs what merely looks like an error. A program's own last word, and what the agent itself
-    /// calls a failure, contradict it.
-    fn conclude_success(&mut self, rules: &Rules, miner: &mut Miner, observation: &mut Observation) {
+    /// calls a failure, contradict it. In between the rules are unsure: what else may have to be told is given back.
+    fn conclude_success(
+        &mut self,
+        rules: &Rules,
+        miner: &mut Miner,
+        observation: &mut Observation,
+    ) -> Option<Box<Observation>> {
         let summary = self.collector.summary();
         let contradicted = self.standing == Standing::Verdict || self.collector.has_own();
         if contradicted && summary.failures > 0 {
@@ -144,19 +146,30 @@ impl Watch {
             observation.changed.push(' ');
             observation.changed.push_str(&shows(summary));
             self.add_evidence(rules, observation);
-            return;
+            return None;
         }
-        miner.learn(self.seen.ids());
-        observation.counts.suppressed += summary.failures;
         if let Some(unfinished) = self.timed.unfinished(&rules.timed) {
             observation.changed.push_str(&format!(" {unfinished}."));
         }
+        let doubt = self.doubt(rules, summary, observation);
+        if doubt.is_none() {
+            miner.learn(self.seen.ids());
+        }
+        observation.counts.suppressed += summary.failures;
         if let Some(line) = &self.success {
             observation.changed.push_str(&format!(" Its last word on that: {line}"));
         }
+        doubt
     }
 
-    fn conclude_failure(&mut self, rules: &Rules, miner: &Miner, exit: &Exit, observation: &mut Observation) {
+    fn conclude_failure(
+        &mut self,
+        rules: &Rules,
+        miner: &Miner,
+        exit: &Exit,
+        at: Timestamp,
+        observation: &mut Observation,
+    ) {
         if exit.reason == "cancelled" {
             observation.phase = "cancelled".to_owned();
             return;
@@ -180,15 +193,22 @@ impl Watch {
                 " {novel} kinds of lines are new, beside the {learned} times before that it ended well."
             ));
         }
+        let away = self.beats.away(at).filter(|_| !rules.says_what_life_is());
+        if let Some(away) = &away {
+            observation.changed.push(' ');
+            observation.changed.push_str(&away.changed);
+        }
         self.add_evidence(rules, observation);
         if observation.evidence.is_empty() {
             observation.changed.push_str(" These are its last lines.");
             observation.evidence.extend(self.collector.tail(rules.limits.packet_bytes / 2, "tail"));
         }
+        let left = room(rules.limits, observation).saturating_sub(observation.evidence.iter().map(cost).sum());
+        observation.evidence.extend(away.map(|away| away.evidence()).filter(|evidence| cost(evidence) <= left));
     }
 
     /// Fills what is left of the packet with evidence, and names the places in files that it speaks of.
-    fn add_evidence(&mut self, rules: &Rules, observation: &mut Observation) {
+    pub(super) fn add_evidence(&mut self, rules: &Rules, observation: &mut Observation) {
         let left = room(rules.limits, observation);
         let mut evidence = self.collector.take(left);
         let places = places(rules, &evidence);
@@ -229,7 +249,7 @@ fn behind_prefix(line: &str) -> &str {
     line.get(crate::prefix::len(line.as_bytes())..).unwrap_or(line)
 }
 
-fn shows(summary: Summary) -> String {
+pub(super) fn shows(summary: Summary) -> String {
     match summary.failures {
         0 | 1 => format!("Its output shows a failure, at line {}.", summary.first_line),
         failures => {

@@ -16,15 +16,12 @@ struct Told {
 
 impl Told {
     fn new(rule: &ObserveRule) -> Self {
-        let start = Timestamp::UNIX_EPOCH;
-        let watch = Watch::new(CallId::from_uuid(uuid::Uuid::nil()), "shell.run", start);
-        Self {
-            watch,
-            rules: Rules::compile(rule, Limits::default()),
-            miner: Miner::default(),
-            offset: 0,
-            reports: Vec::new(),
-        }
+        Self::with(Rules::compile(rule, Limits::default()))
+    }
+
+    fn with(rules: Rules) -> Self {
+        let watch = Watch::new(CallId::from_uuid(uuid::Uuid::nil()), "shell.run", Timestamp::UNIX_EPOCH);
+        Self { watch, rules, miner: Miner::default(), offset: 0, reports: Vec::new() }
     }
 
     fn feed(&mut self, at: i64, body: &str, exit: Option<Exit>) {
@@ -206,5 +203,147 @@ fn going_on_from_a_checkpoint_tells_the_same() {
     assert!(whole.len() >= 3);
     for restart in [1, 38, 60, 201, 399] {
         assert_eq!(run(Some(restart)), whole, "{restart}");
+    }
+}
+
+/// Beats every five seconds for a minute, with other lines between them.
+fn beating(told: &mut Told) {
+    for beat in 0..13_i64 {
+        told.feed(1000 + beat * 5000, &format!("still waiting for the leader, {} s\n", beat * 5), None);
+        told.feed(1001 + beat * 5000, &format!("line {beat}\n"), None);
+    }
+}
+
+#[test]
+fn a_heartbeat_that_nobody_declared_and_that_was_the_last_sign_of_life_wakes_once_in_a_call() {
+    let mut told = Told::new(&cargo());
+    beating(&mut told);
+    told.wait(120_000);
+    assert!(told.reports.is_empty(), "59 s are a pause");
+    told.wait(122_000);
+    told.wait(600_000);
+    assert_eq!(told.phases(), [("heartbeat", true)]);
+    let observation = told.reports[0].observation();
+    assert_eq!((observation.evidence[0].line, observation.evidence[0].rule.as_str()), (25, "learned"));
+    assert_eq!(observation.evidence[0].excerpt, "still waiting for the leader, 60 s");
+    let changed = "Lines like line 25 came every 5 s, and none for 61 s. Nothing else has come for 60 s.";
+    assert_eq!(observation.changed, changed);
+    // It comes back and goes away again: one wake is enough to look at it.
+    for beat in 0..20 {
+        told.feed(601_000 + beat * 5000, "still waiting for the leader, 9 s\n", None);
+    }
+    told.wait(1_000_000);
+    told.exit(1_000_000, 1);
+    assert_eq!(told.phases(), [("heartbeat", true), ("failed", true)]);
+    assert!(!told.reports[1].observation().changed.contains("came every"), "told before");
+}
+
+#[test]
+fn a_step_that_is_over_wakes_nobody_and_is_shown_with_a_failure_alone() {
+    for (code, phase, shown) in [(0, "completed", false), (1, "failed", true)] {
+        let mut told = Told::new(&cargo());
+        beating(&mut told);
+        let mut now = 61_001;
+        for step in 0..200 {
+            now += [300, 9000, 2500][step % 3];
+            told.feed(now, &format!("step {step} of the next part\n"), None);
+            told.wait(now);
+        }
+        told.wait(1_400_000);
+        assert!(told.reports.is_empty(), "the last lines came at no pace: {:?}", told.reports);
+        told.exit(1_400_000, code);
+        assert_eq!(told.phases(), [(phase, code != 0)]);
+        let observation = told.reports[0].observation();
+        assert_eq!(observation.changed.contains("Lines like line 26 came every 5 s"), shown, "{observation:#?}");
+        assert_eq!(observation.evidence.iter().any(|evidence| evidence.rule == "learned"), shown);
+        let bytes: usize = observation.evidence.iter().map(|evidence| evidence.excerpt.len()).sum();
+        assert!(observation.changed.len() + bytes <= 2048);
+    }
+}
+
+#[test]
+fn a_loop_that_waited_until_something_was_there_has_not_vanished() {
+    for (last, phases) in [("it is there\n", &[][..]), ("", &[("heartbeat", true)][..])] {
+        let mut told = Told::new(&cargo());
+        for beat in 1..=15_i64 {
+            told.feed(beat * 2000, &format!("not there yet, try {beat}\n"), None);
+        }
+        told.feed(30_100, last, None);
+        told.wait(300_000);
+        assert_eq!(told.phases(), phases, "{last}");
+    }
+}
+
+#[test]
+fn an_agent_that_says_what_life_is_is_not_second_guessed() {
+    let heartbeats = "heartbeats: [{ id: alive, match: \"never printed\", every: 10m }]";
+    for yaml in ["silence: 1h", heartbeats, "escalate: [{ on: [heartbeat], rule: learned, wake: end }]"] {
+        let mut told = Told::new(&serde_saphyr::from_str(&format!("packs: [cargo]\n{yaml}")).unwrap());
+        beating(&mut told);
+        told.wait(600_000);
+        assert!(told.reports.is_empty(), "{yaml}: {:?}", told.reports);
+    }
+}
+
+#[test]
+fn a_burst_is_told_once_and_wakes_only_who_asks_for_it() {
+    for (yaml, wakes) in [("packs: [cargo]", false), ("packs: [cargo]\nescalate: [{ on: [burst], wake: now }]", true)] {
+        let mut told = Told::new(&serde_saphyr::from_str(yaml).unwrap());
+        for minute in 0..12_i64 {
+            let lines = if minute % 4 == 3 && minute > 3 { 2000 } else { 6 };
+            for line in 0..lines {
+                let at = 1 + minute * 60_000 + line * 60_000 / lines;
+                told.feed(at, &format!("request {line} took a while\n"), None);
+            }
+        }
+        assert_eq!(told.phases(), [("burst", wakes)], "{yaml}");
+        let observation = told.reports[0].observation();
+        assert_eq!((observation.anomaly, observation.evidence[0].rule.as_str()), (true, "learned"));
+        assert_eq!(observation.evidence[0].excerpt, "request 99 took a while");
+        assert!(observation.changed.contains("100 times within a minute; 6 is usual"), "{}", observation.changed);
+        told.exit(800_000, 0);
+        assert_eq!(told.phases().len(), 2);
+    }
+}
+
+#[test]
+fn what_is_told_of_pace_has_one_key_in_a_call_wherever_the_reading_began() {
+    let whole = {
+        let mut told = Told::new(&cargo());
+        beating(&mut told);
+        told.wait(200_000);
+        told.reports
+    };
+    // The next observer has the checkpoint, and a miner that knows nothing.
+    let mut told = Told::new(&cargo());
+    beating(&mut told);
+    told.watch = serde_json::from_str(&serde_json::to_string(&told.watch).unwrap()).unwrap();
+    told.miner = Miner::default();
+    told.wait(300_000);
+    assert_eq!(told.phases(), [("heartbeat", true)]);
+    assert_eq!(told.reports[0].key(), whole[0].key());
+}
+
+#[test]
+fn the_pace_of_logs_of_what_ended_well_tells_nothing_however_fast_they_come() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../loadtest/observing/passing");
+    let logs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(logs.len() >= 8);
+    let mut rules = Rules::compile(&ObserveRule::default(), Limits::default());
+    for (log, every) in logs.iter().flat_map(|log| [3, 400, 1000, 5000, 20_000].map(|every| (log, every))) {
+        let text = String::from_utf8_lossy(&std::fs::read(log).unwrap()).into_owned();
+        let mut told = Told::with(rules);
+        let (mut now, half) = (1_i64, text.lines().count() / 2);
+        for (number, line) in text.lines().enumerate() {
+            // A pause in the middle, as when something is linked or got.
+            now += if number == half { 50_000 } else { every };
+            told.wait(now);
+            told.feed(now, &format!("{line}\n"), None);
+        }
+        told.exit(now + 50_000, 0);
+        let found = |report: &&Report| report.observation().evidence.iter().any(|evidence| evidence.rule == "learned");
+        let found: Vec<_> = told.reports.iter().filter(found).collect();
+        assert!(found.is_empty(), "{} at {every} ms a line: {found:#?}", log.display());
+        rules = told.rules;
     }
 }
