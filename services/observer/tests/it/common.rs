@@ -57,6 +57,25 @@ impl World {
         service::spawn("observer", config, observer::run).unwrap()
     }
 
+    /// An observer that is a process of its own, and stumbles where `failpoints` says, if the build has such points.
+    pub fn observer_process(&self, failpoints: &str) -> Process {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_observer"));
+        command
+            .env_clear()
+            .env("FAILPOINTS", failpoints)
+            .env("ESC_NATS_URL", bus::testing::url())
+            .env("ESC_DATABASE_URL", engine::testing::database_url())
+            .env("ESC_REDIS_URL", engine::testing::redis_url())
+            .env("ESC_NAMESPACE", self.stack.namespace())
+            .env("ESC_SCHEMA", self.stack.schema())
+            .env("ESC_LOG", "warn")
+            .env("ESC_LISTEN", "127.0.0.1:0")
+            .env("ESC_OBSERVER__CHECKPOINT_MILLIS", "100")
+            .env("ESC_OBSERVER__LEASE_MILLIS", "500")
+            .kill_on_drop(true);
+        Process(command.spawn().unwrap())
+    }
+
     /// A run whose agent has these rules (YAML, indented by two), with a started call of `shell.run`.
     pub async fn activity(&self, rules: &str) -> Activity {
         let yaml = format!("name: watcher\nmodel: scripted:none\ninstructions: watch\nobserve:\n{rules}");
@@ -115,6 +134,26 @@ impl World {
         self.until("end of the call", async || !self.state(activity.run).await.calls.contains_key(&activity.call))
             .await;
         self.events(activity.run).await.into_iter().map(|event| event.event_type.to_string()).collect()
+    }
+
+    /// Waits until all signals were handed out to observers.
+    pub async fn all_is_given(&self) {
+        self.until("last of the signals", async || self.unread().await.0 == 0).await;
+    }
+
+    /// Waits until all signals are acknowledged: from then on nobody reads them again.
+    pub async fn all_is_read(&self) {
+        self.until("end of the signals", async || self.unread().await == (0, 0)).await;
+    }
+
+    /// Signals that were not handed out, and those that were and are not acknowledged.
+    async fn unread(&self) -> (u64, u64) {
+        let (bus, mut unread) = (self.stack.bus(), (0, 0));
+        for number in 0..bus::PARTITIONS {
+            let status = bus.consumer_status(&format!("observer-{number}")).await.unwrap();
+            unread = (unread.0 + status.pending, unread.1 + status.unacknowledged);
+        }
+        unread
     }
 
     /// Looks again and again until it holds.
@@ -225,6 +264,16 @@ fn outcome(state: &RunState, call_id: CallId) -> TurnOutcome {
         finish_reason: None,
         model_ms: 0,
         failures: Vec::new(),
+    }
+}
+
+/// An observer that is a process.
+pub struct Process(tokio::process::Child);
+
+impl Process {
+    /// Ends it at once, as a power cut would.
+    pub async fn kill(mut self) {
+        self.0.kill().await.unwrap();
     }
 }
 

@@ -5,5 +5,7 @@
 mod common;
 mod conclusions;
 mod crashes;
+mod kills;
+mod opinions;
 mod services;
 mod silence;
