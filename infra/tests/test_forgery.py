@@ -143,8 +143,12 @@ class Forgery(unittest.TestCase):
                     self.assertEqual(client.may_publish(subject), service in writers | SWEEPERS, f"{service}: {event}")
                 for subject in ("svc.approval.decide", "svc.tool-executor.freeze", "svc.ingress.revoked"):
                     self.assertEqual(client.may_publish(subject), service == "ingress", f"{service}: {subject}")
-                previews = client.may_publish("svc.tool-executor.preview")
-                self.assertEqual(previews, service in ("ingress", "approval"), service)
+                for subject, asks in (
+                    ("svc.tool-executor.preview", "approval"),
+                    ("svc.tool-executor.verify", "observer"),
+                    ("svc.planner.classify", "observer"),
+                ):
+                    self.assertEqual(client.may_publish(subject), service == asks, f"{service}: {subject}")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,10 @@ class PermissionTable(unittest.TestCase):
     def test_what_decides_is_said_by_few(self):
         sweepers = {"scheduler", "ingress"}
         self.assertEqual(self.who_may_publish("svc.approval.decide"), {"ingress"})
+        self.assertEqual(self.who_may_publish("svc.tool-executor.freeze"), {"ingress"})
+        self.assertEqual(self.who_may_publish("svc.tool-executor.preview"), {"approval"})
+        self.assertEqual(self.who_may_publish("svc.tool-executor.verify"), {"observer"})
+        self.assertEqual(self.who_may_publish("svc.planner.classify"), {"observer"})
         self.assertEqual(self.who_may_publish("evt.approval.granted.t.r"), {"approval"} | sweepers)
         self.assertEqual(self.who_may_publish("evt.turn.completed.t.r"), {"planner"} | sweepers)
         self.assertEqual(self.who_may_publish("evt.timer.fired.t.r"), sweepers)

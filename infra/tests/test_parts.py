@@ -56,7 +56,7 @@ class RealParts(unittest.TestCase):
             "ingress": ["in.default.github.push", "svc.approval.decide", "evt.run.created.default.r"],
             "planner": ["evt.turn.completed.default.r", "evt.tool.requested.default.r", "live.default.r"],
             "tool-executor": ["evt.tool.completed.default.r", "sig.default.r.c", "evt.approval.requested.default.r"],
-            "observer": ["evt.observation.recorded.default.r"],
+            "observer": ["evt.observation.recorded.default.r", "svc.planner.classify"],
             "scheduler": ["evt.timer.fired.default.r"],
             "approval": ["evt.approval.granted.default.r"],
             "artifact": ["evt.artifact.created.default.r"],

@@ -14,6 +14,7 @@
 //! | what is done about going in circles | `drift.rs` |
 //! | what comes before a model is asked | `turn/steering.rs` |
 //! | how runs are interrupted | `interrupt.rs` |
+//! | what the observer is answered when its rules are unsure | `opinion.rs` |
 
 pub mod acceptance;
 pub mod artifacts;
@@ -25,6 +26,7 @@ mod gate;
 mod interrupt;
 mod live;
 pub mod models;
+pub mod opinion;
 pub mod recall;
 pub mod report;
 pub mod skills;
@@ -48,6 +50,7 @@ use crate::{
     artifacts::{ArtifactError, Artifacts},
     interrupt::Interrupts,
     models::{Models, prices::Prices, prices::PricesError},
+    opinion::Opinions,
     turn::{Means, Turns},
 };
 
@@ -110,6 +113,8 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let interrupts = Interrupts::listen(&bus, ctx.shutdown.closing()).await?;
     let checks = Checks::new(bus.clone()).map_err(Error::Http)?;
     let means = Means { catalog, artifacts, interrupts, checks };
+    let opinions = Opinions::new(&config, &engine, models.clone(), ctx.tracer.clone());
+    let opinions = opinions.serve(&bus, ctx.shutdown.stopping()).await?;
     let turns = Arc::new(Turns::new(&config, &engine, models, means, ctx.tracer.clone()));
     let options = ConsumeOptions {
         concurrency: config.concurrency,
@@ -122,6 +127,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     };
     let consuming = bus.consume("planner", options, handler, ctx.shutdown.stopping())?;
     consuming.join().await;
+    opinions.join().await;
     engine.drain().await;
     if let Err(error) = bus.drain().await {
         tracing::warn!(%error, "NATS was not left in order; what was not acknowledged is delivered again");

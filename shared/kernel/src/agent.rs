@@ -9,6 +9,7 @@ pub use crate::{acceptance::Criterion, observe::ObserveRule};
 use crate::{
     acceptance::{Check, CheckedCriterion, MAX_CRITERIA},
     budget::Limits,
+    opinion::Adviser,
     tool::ToolRun,
     units::Duration,
     watch::Watch,
@@ -57,6 +58,9 @@ pub struct AgentSpec {
     /// Services that are watched, beside and between runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<Watch>,
+    /// A small model that gives a second opinion where the observer's rules are unsure. None unless it is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observer: Option<Adviser>,
     /// What a run may spend.
     #[serde(default)]
     pub budget: Limits,

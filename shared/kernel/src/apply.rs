@@ -9,9 +9,9 @@ use crate::{
     call::{Approval, Call, CallStatus, Compensation, Grant, PutOff},
     child::Child,
     event::{
-        ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, Rule, RunCreated, RunRevised, Speaker,
-        SubagentCancelled, SubagentStarted, TimerPurpose, ToolFailed, ToolProgressed, ToolRequested, ToolStarted,
-        TurnCompleted, TurnRejected,
+        ApprovalGranted, Ending, Event, EventData, ExternalRef, Finding, ObservationRecorded, Rule, RunCreated,
+        RunRevised, Speaker, SubagentCancelled, SubagentStarted, TimerPurpose, ToolFailed, ToolProgressed,
+        ToolRequested, ToolStarted, TurnCompleted, TurnRejected,
     },
     fork::SIMULATED,
     ids::{CallId, RunId, TimerId},
@@ -236,7 +236,7 @@ impl RunState {
                     self.close_call(event, reconciled.call_id, FactKind::Failure, title, reconciled.evidence.clone());
                 }
             },
-            EventData::ObservationRecorded(recorded) => self.fold_observation(event, &recorded.observation),
+            EventData::ObservationRecorded(recorded) => self.fold_observation(event, recorded),
             EventData::SubagentStarted(started) => self.fold_child(event, started),
             EventData::SubagentCompleted(done) => {
                 // An evaluator says yes by completing; words alone say nothing.
@@ -456,20 +456,17 @@ impl RunState {
         }
     }
 
-    fn fold_observation(&mut self, event: &Event, observation: &crate::call::Observation) {
-        let mut text = observation.changed.clone();
-        for evidence in &observation.evidence {
-            text.push_str(&format!("\n--- line {} ({})\n{}", evidence.line, evidence.rule, evidence.excerpt));
-        }
-        if let Some(missing) = &observation.missing {
-            text.push_str(&format!("\nmissing: {missing}"));
+    fn fold_observation(&mut self, event: &Event, recorded: &ObservationRecorded) {
+        let observation = &recorded.observation;
+        if let Some(asked) = &recorded.asked {
+            self.spent.add(&asked.usage);
         }
         let source = observation.call_id.map_or_else(|| "observer".to_owned(), |call| format!("observer/{call}"));
         let title = match &observation.decision {
             Some(why) => format!("Observation ({}): {why}", observation.phase),
             None => format!("Observation ({})", observation.phase),
         };
-        let block = Block::new(text, Trust::Untrusted, source);
+        let block = Block::new(observation.text(), Trust::Untrusted, source);
         if observation.decision.is_some() {
             self.fact(event, FactKind::Observation, title, block, observation.call_id);
             if !broken(Mutant::ObservationWakesNobody) {

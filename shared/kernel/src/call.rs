@@ -408,6 +408,21 @@ pub struct Observation {
     pub counts: SignalCounts,
 }
 
+impl Observation {
+    /// What a model is shown of it: what changed, the evidence, what is missing. Text from outside.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = self.changed.clone();
+        for evidence in &self.evidence {
+            text.push_str(&format!("\n--- line {} ({})\n{}", evidence.line, evidence.rule, evidence.excerpt));
+        }
+        if let Some(missing) = &self.missing {
+            text.push_str(&format!("\nmissing: {missing}"));
+        }
+        text
+    }
+}
+
 /// An excerpt of raw output and where it stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {

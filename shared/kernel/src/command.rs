@@ -15,6 +15,7 @@ use crate::{
     ids::{ApprovalId, CallId, RunId, Seq, StandingId, TimerId, TurnId, WaitId},
     memory::{MemoryChange, SkillRef},
     model::ModelFailure,
+    opinion::SecondOpinion,
     slice::Manifest,
     trust::{Block, Trust},
     wait::WaitExpr,
@@ -602,6 +603,8 @@ pub struct ConcludeCall {
     pub succeeded: bool,
     /// The last observation of it.
     pub observation: Observation,
+    /// What came of asking a model about it, if one was asked.
+    pub asked: Option<SecondOpinion>,
     /// How long it ran, in milliseconds.
     pub duration_ms: u64,
 }

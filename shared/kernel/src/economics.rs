@@ -43,7 +43,8 @@ pub struct Economics {
     pub turns: u64,
     /// Tokens in and out, also of turns that were refused.
     pub tokens: u64,
-    /// What each of the planner's controls did and cost, by its name: `compaction`, `drift`, `evaluator`.
+    /// What each of the planner's controls did and cost, by its name: `compaction`, `drift`, `evaluator`; and under `observer`
+    /// the model that is asked for second opinions.
     pub controls: BTreeMap<String, ControlCost>,
     /// Tokens for each wake; none before the first.
     pub tokens_per_wake: Option<u64>,
@@ -184,6 +185,10 @@ impl Economics {
             EventData::ObservationRecorded(recorded) => {
                 let observation = &recorded.observation;
                 self.observations += 1;
+                if let Some(asked) = &recorded.asked {
+                    self.spend(&asked.usage);
+                    self.control("observer", 1, u64::from(asked.objects()), &asked.usage);
+                }
                 let needs = observation.decision.is_some();
                 self.decisions += u64::from(needs);
                 self.count(observation.call_id, observation.counts);
@@ -309,7 +314,7 @@ mod tests {
             missing: None,
             counts: SignalCounts { lines, suppressed: lines / 10, ..SignalCounts::default() },
         };
-        ObservationRecorded { observation }.into()
+        ObservationRecorded { observation, asked: None }.into()
     }
 
     fn ended(call: CallId) -> EventData {

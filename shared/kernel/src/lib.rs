@@ -26,6 +26,7 @@ mod mutants;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod observe;
+pub mod opinion;
 mod rejection;
 pub mod report;
 pub mod schedule;

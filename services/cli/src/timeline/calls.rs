@@ -4,6 +4,7 @@ use kernel::{
     CallId, EventData,
     call::{Exit, Observation},
     event::{Finding, ToolCompleted, ToolFailed, ToolProgressed, ToolRequested},
+    opinion::SecondOpinion,
 };
 
 use super::{CallNote, Timeline, line::Line, quoted, words::span};
@@ -56,7 +57,10 @@ impl Timeline {
                 let line = Line::new('≟', "verified", paint).stress(self.tool(reconciled.call_id)).say(finding);
                 Some(line.below(Paint::Dim, quoted(&reconciled.evidence.text)))
             }
-            EventData::ObservationRecorded(recorded) => Some(self.observed(&recorded.observation)),
+            EventData::ObservationRecorded(recorded) => {
+                let line = self.observed(&recorded.observation);
+                Some(recorded.asked.iter().fold(line, |line, asked| line.below(Paint::Dim, opinion_in_words(asked))))
+            }
             _ => self.child_line(event, data),
         }
     }
@@ -170,6 +174,16 @@ impl Timeline {
             None => line,
         }
     }
+}
+
+fn opinion_in_words(asked: &SecondOpinion) -> String {
+    let who = asked.model.as_deref().unwrap_or("a model");
+    let said = match (asked.said, &asked.failed) {
+        (Some(said), _) => said.why.words().to_owned(),
+        (None, Some(why)) => format!("nothing that counts ({why})"),
+        (None, None) => "nothing".to_owned(),
+    };
+    format!("the rules were unsure; {who} says: {said} ({})", super::words::many(asked.usage.tokens(), "token"))
 }
 
 fn exit_in_words(exit: &Exit) -> String {

@@ -103,6 +103,9 @@ impl Economics {
             }
             EventData::ObservationRecorded(recorded) => {
                 let observation = &recorded.observation;
+                if let Some(asked) = &recorded.asked {
+                    self.spend(&asked.usage);
+                }
                 self.observations += 1;
                 self.decisions_needed += u64::from(observation.decision.is_some());
                 // The counts of an observation are since the start of its call.

@@ -122,6 +122,7 @@ impl Story {
                 missing: None,
                 counts: SignalCounts { frames: lines / 40, lines, bytes: lines * 80, suppressed: 9, gap_bytes: 0 },
             },
+            asked: None,
         }
     }
 }

@@ -53,10 +53,19 @@ impl House {
     /// Puts in an agent file of the repository.
     pub async fn apply(&self, name: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/agents/agents").join(format!("{name}.yaml"));
-        let yaml = std::fs::read_to_string(file).unwrap();
+        self.put_agent(name, std::fs::read_to_string(file).unwrap()).await;
+    }
+
+    /// Puts in an agent.
+    pub async fn put_agent(&self, name: &str, yaml: String) {
         let put = self.http.put(format!("{}/v1/agents/{name}", self.url)).header("content-type", "application/yaml");
         let answer = put.body(yaml).send().await.unwrap();
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    }
+
+    /// Puts in a scenario.
+    pub fn scenario(&self, name: &str, yaml: &str) {
+        std::fs::write(self.folder.path().join(format!("agents/scenarios/{name}.yaml")), yaml).unwrap();
     }
 
     pub async fn get(&self, path: &str) -> Value {

@@ -1,4 +1,5 @@
-//! The whole house in one process, on real parts: the main job through every room of it, and the trace that it leaves.
+//! The whole house in one process, on real parts: the main job through every room of it, and the trace that it leaves; and what
+//! takes two rooms that know nothing of each other.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -6,3 +7,4 @@ mod forge;
 mod harness;
 mod main_job;
 mod receiver;
+mod second_opinion;

@@ -12,6 +12,8 @@ pub enum TurnKind {
     Hard,
     /// Judging work.
     Evaluation,
+    /// A second opinion on output that the observer's rules are unsure of.
+    Opinion,
 }
 
 impl TurnKind {
@@ -30,6 +32,7 @@ impl TurnKind {
             Self::Routine => "routine",
             Self::Hard => "hard",
             Self::Evaluation => "evaluation",
+            Self::Opinion => "opinion",
         }
     }
 }
@@ -55,10 +58,14 @@ fn ratio(part: u64, whole: u64) -> f64 {
 /// is asked last.
 #[must_use]
 pub fn order(agent: &AgentSpec, kind: TurnKind, left: f64, ask: u32) -> Vec<&str> {
+    if kind == TurnKind::Opinion {
+        // Whoever was named for this and nobody else: the agent's own models are of another price.
+        return agent.observer.iter().flat_map(|adviser| adviser.model.all()).map(String::as_str).collect();
+    }
     let routes = &agent.routes;
     let thrift = routes.thrift.as_ref().filter(|thrift| left < thrift.below).map(|thrift| &thrift.models);
     let of_kind = match kind {
-        TurnKind::Routine => None,
+        TurnKind::Routine | TurnKind::Opinion => None,
         TurnKind::Hard => routes.hard.as_ref(),
         TurnKind::Evaluation => routes.evaluation.as_ref(),
     };
@@ -95,6 +102,16 @@ mod tests {
         assert_eq!(order(&agent, TurnKind::Hard, 0.1, 0), ["z:tiny", "x:cheap", "y:other"]);
         assert_eq!(order(&agent, TurnKind::Routine, 1.0, 1), ["x:cheap", "y:other"], "told what was wrong first");
         assert_eq!(order(&agent, TurnKind::Routine, 1.0, 2), ["y:other", "x:cheap"]);
+    }
+
+    #[test]
+    fn an_opinion_is_asked_of_those_who_are_named_for_it() {
+        let opted_in = agent(
+            "model: x:dear\nroutes: {thrift: {below: 0.5, use: z:tiny}}\nobserver: {model: [x:small, y:small]}\n",
+        );
+        assert_eq!(order(&opted_in, TurnKind::Opinion, 0.1, 0), ["x:small", "y:small"]);
+        assert_eq!(order(&opted_in, TurnKind::Routine, 1.0, 0), ["x:dear"]);
+        assert!(order(&agent("model: x:dear\n"), TurnKind::Opinion, 1.0, 0).is_empty());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
     Answer, ModelError, ModelName, OnDelta, Piece, Prompt, Provider, Rule, TurnKind,
     prices::Prices,
     recording::{RecordProvider, ReplayProvider},
-    remote::{RemoteOptions, RemoteProvider},
+    remote::{RemoteOptions, RemoteProvider, estimate},
     route,
     scripted::Scenarios,
 };
@@ -46,12 +46,13 @@ pub struct ModelsOptions {
 /// A model and where it is, if not at its usual place.
 type Place = (ModelName, Option<String>);
 
-/// All models. Shared by all turns.
+/// All models. Shared by all turns; cheap to clone.
+#[derive(Clone)]
 pub struct Models {
-    options: ModelsOptions,
+    options: Arc<ModelsOptions>,
     scenarios: Arc<Scenarios>,
-    prices: Prices,
-    open: Mutex<HashMap<Place, Arc<dyn Provider>>>,
+    prices: Arc<Prices>,
+    open: Arc<Mutex<HashMap<Place, Arc<dyn Provider>>>>,
 }
 
 /// An answer, and who gave it.
@@ -112,7 +113,7 @@ impl Models {
     #[must_use]
     pub fn new(options: ModelsOptions, prices: Prices) -> Self {
         let scenarios = Arc::new(Scenarios::new(options.scenarios.clone()));
-        Self { options, scenarios, prices, open: Mutex::default() }
+        Self { options: Arc::new(options), scenarios, prices: Arc::new(prices), open: Arc::default() }
     }
 
     /// Asks the models that the agent has for this kind of turn, in their order, until one answers. What each failure leads to
@@ -168,6 +169,16 @@ impl Models {
         }
         let error = failure.unwrap_or_else(|| ModelError::misconfigured("the agent names no model"));
         Err(Unanswered { error, failures: tally.failures, usage: tally.spent.usage })
+    }
+
+    /// What a call to a model costs that is not waited for any longer, at the most that can be told: what was sent.
+    #[must_use]
+    pub fn unheard(&self, model: &str, prompt: &Prompt) -> Usage {
+        let mut usage = Usage { model_calls: 1, ..estimate(prompt, "", &[]) };
+        if let Ok(name) = model.parse::<ModelName>() {
+            usage.cost_microusd = self.prices.cost(&name.provider, &name.model, &usage).unwrap_or(0);
+        }
+        usage
     }
 
     /// One model, tried again while its failures may pass and there is time.

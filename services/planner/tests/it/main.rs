@@ -9,6 +9,7 @@ mod costs;
 mod endings;
 mod failures;
 mod forks;
+mod opinions;
 mod outliving;
 mod redteam;
 mod remote;

@@ -55,6 +55,7 @@ fn conclude(sim: &mut Sim, code: i32, evidence: &str) {
         exit: exit(code),
         succeeded: code == 0,
         observation,
+        asked: None,
         duration_ms: 7_000,
     };
     sim.submit(&Command::ConcludeCall(Box::new(conclude)));

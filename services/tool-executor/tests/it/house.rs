@@ -255,7 +255,8 @@ impl House {
             missing: None,
             counts: Default::default(),
         };
-        let conclude = ConcludeCall { call_id, succeeded: exit.is_success(), exit, observation, duration_ms: 1 };
+        let succeeded = exit.is_success();
+        let conclude = ConcludeCall { call_id, succeeded, exit, observation, asked: None, duration_ms: 1 };
         let key = format!("conclude/{call_id}");
         self.submit(Role::Observer, run, Command::ConcludeCall(Box::new(conclude)), &key).await;
     }

@@ -128,8 +128,9 @@ pub(crate) fn is_name(text: &str) -> bool {
 
 fn model_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     let models = spec.model.all();
-    if models.is_empty() || spec.routes.hard.iter().chain(&spec.routes.evaluation).any(|models| models.all().is_empty())
-    {
+    let of_kinds = spec.routes.hard.iter().chain(&spec.routes.evaluation);
+    let mut others = of_kinds.chain(spec.observer.iter().map(|adviser| &adviser.model));
+    if models.is_empty() || others.any(|models| models.all().is_empty()) {
         return Some(Problem::new("model", "`model` is empty: name at least one, as `provider:model`"));
     }
     let fits =
@@ -137,7 +138,8 @@ fn model_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     if spec.routes.thrift.as_ref().is_some_and(|thrift| !(0.0..=1.0).contains(&thrift.below)) {
         return Some(Problem::new("below", "`below` of `thrift` is a share from 0 to 1, such as 0.2"));
     }
-    let bad = models.iter().chain(spec.routes.all()).find(|model| !fits(model))?;
+    let advisers = spec.observer.iter().flat_map(|adviser| adviser.model.all());
+    let bad = models.iter().chain(spec.routes.all()).chain(advisers).find(|model| !fits(model))?;
     Some(Problem::new(
         bad,
         format!("`{bad}` is not a model: write `provider:model`, such as `openai:gpt-5` or `scripted:demo`"),
@@ -328,12 +330,16 @@ controls: { evaluator: on, drift: on, compaction: auto }
             ("http.get", "\"curl it\"", "not the name of a tool"),
             ("on: github.push", "on: '*'", "every event"),
             ("\"Look at the push.\"", "\" \"", "`input`"),
-            ("  - tool: shell.run\n", "  - packs: [cargo]\n", "`tool` or a `service`"),
+            ("  - tool: shell.run\n", "  - packs: [cargo]\n", "needs the `tool`"),
             ("2.00", "-1", "dollars"),
             ("skills: [release-notes]", "skills: [../secret]", "`skills`"),
             ("skills: [release-notes]", "knowledge: [Hand Book]", "`knowledge`"),
             ("skills: [release-notes]", "routes: { hard: gpt-5 }", "provider:model"),
             ("skills: [release-notes]", "routes: { thrift: { below: 20, use: x:y } }", "`below`"),
+            ("skills: [release-notes]", "observer: { model: gpt-5-nano }", "provider:model"),
+            ("skills: [release-notes]", "observer: { model: [] }", "`model` is empty"),
+            ("skills: [release-notes]", "observer: { model: x:y, when: always }", "always"),
+            ("skills: [release-notes]", "observer: { when: unsure }", "model"),
             ("skills: [release-notes]", "memory: { recall: everything }", "everything"),
             ("skills: [release-notes]", "approval_reminders: [1h, 24h]", "`approval_reminders`"),
             ("skills: [release-notes]", "approval_escalation: 0s", "`approval_escalation`"),

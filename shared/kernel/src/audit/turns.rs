@@ -85,8 +85,13 @@ impl Turns {
             EventData::RunCancelRequested(_) => self.open = None,
             EventData::MessageAdded(message) if message.role == Speaker::Operator => self.cause = Some(event.seq),
             EventData::WaitSatisfied(_) | EventData::WaitExpired(_) => self.cause = Some(event.seq),
-            EventData::ObservationRecorded(recorded) if recorded.observation.decision.is_some() => {
-                self.cause = Some(event.seq);
+            EventData::ObservationRecorded(recorded) => {
+                if let Some(asked) = &recorded.asked {
+                    self.own.add(&asked.usage);
+                }
+                if recorded.observation.decision.is_some() {
+                    self.cause = Some(event.seq);
+                }
             }
             EventData::ApprovalGranted(granted) => {
                 self.let_go(event, granted.approval_id);

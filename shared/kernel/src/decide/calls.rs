@@ -201,7 +201,7 @@ impl Decider {
         if let Some(call_id) = observation.call_id {
             self.call(call_id)?;
         }
-        self.emit(ObservationRecorded { observation: observation.clone() });
+        self.emit(ObservationRecorded { observation: observation.clone(), asked: None });
         Ok(())
     }
 
@@ -213,7 +213,8 @@ impl Decider {
         }
         let exit = conclude.exit.clone();
         let block = Block::new(describe(&exit), Trust::System, format!("tool:{}/{call_id}", call.request.tool));
-        self.emit(ObservationRecorded { observation: conclude.observation.clone() });
+        let asked = conclude.asked.clone();
+        self.emit(ObservationRecorded { observation: conclude.observation.clone(), asked });
         let duration_ms = conclude.duration_ms;
         if conclude.succeeded {
             let result = CallResult { block, value: None, artifact: None, duration_ms };

@@ -15,6 +15,7 @@ use crate::{
     ids::{ApprovalId, CallId, ConversationId, MemoryId, RunId, Seq, StandingId, TenantId, TimerId, TurnId, WaitId},
     memory::{MemoryPlace, SkillRef},
     model::ModelFailure,
+    opinion::SecondOpinion,
     slice::Manifest,
     trust::{Block, Trust},
     units::Duration,
@@ -507,6 +508,9 @@ content! {
     ObservationRecorded {
         /// What was concluded.
         observation: Observation,
+        /// What came of asking a model about it, if one was asked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asked: Option<SecondOpinion>,
     }
     /// Content of `wait.registered`.
     WaitRegistered {

@@ -7,6 +7,7 @@ use kernel::{
     call::{Binding, CallFailure, Compensation, Exit, Observation, SignalCounts, Verdict},
     command::*,
     event::{ExternalRef, Finding, PaidFor},
+    opinion::SecondOpinion,
     state::{MAX_FACTS, MAX_HISTORY},
     tool::{CallKind, Effect},
     wait::{Condition, ExternalPattern, WaitExpr},
@@ -198,6 +199,7 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
             exit: Exit { code: Some(code), signal: None, reason: "exited".into(), bytes: 1, lines: 1 },
             succeeded: code == 0,
             observation: observation(Some(call), code != 0),
+            asked: (code == 0).then(opinion),
             duration_ms: 1,
         })),
         Step::Fire => {
@@ -293,6 +295,12 @@ fn observation(call_id: Option<CallId>, wakes: bool) -> Observation {
         missing: None,
         counts: SignalCounts::default(),
     }
+}
+
+/// Somebody was asked about how a call went: that costs, without a turn.
+fn opinion() -> SecondOpinion {
+    let usage = Usage { model_calls: 1, input_tokens: 3, output_tokens: 1, ..Usage::default() };
+    SecondOpinion { usage, ..SecondOpinion::none("garbled") }
 }
 
 /// What must hold after every commit.

@@ -2,10 +2,11 @@
 
 use kernel::{
     Block, Command, Rejection, Status, TimerId, Trust, WaitId,
-    budget::Limits,
+    budget::{Limits, Usage},
     call::{Binding, CallFailure, Exit, Observation, SignalCounts, Verdict},
     command::*,
     event::{ExternalRef, Finding, RunCreated},
+    opinion::{Opinion, SecondOpinion, Why},
     state::FactKind,
     tool::{CallKind, Effect},
     units::Duration,
@@ -191,11 +192,43 @@ fn an_activity_ends_by_its_observation_in_one_wake() {
         exit: exit(1),
         succeeded: false,
         observation: observation(ids[0], Some("the tests fail")),
+        asked: None,
         duration_ms: 10,
     };
     let events = run.must(Command::ConcludeCall(Box::new(conclude.clone())));
     assert_eq!(events, ["observation.recorded", "tool.failed", "run.runnable"]);
     assert_eq!(run.send(&Command::ConcludeCall(Box::new(conclude))), Err(Rejection::CallNotOpen(ids[0])));
+}
+
+#[test]
+fn what_a_second_opinion_costs_is_the_runs_and_no_turn() {
+    let ended = |limits: Limits| {
+        let mut run = Run::started(limits);
+        let ids = run.request(vec![run.call("build", Effect::Write, CallKind::Activity)]);
+        run.must(Command::StartCall(start(ids[0])));
+        let before = run.state().spent;
+        let usage = Usage { model_calls: 1, input_tokens: 90, output_tokens: 10, cost_microusd: 7, ..Usage::default() };
+        let said = Opinion { anomaly: true, decision_needed: true, why: Why::Failed };
+        let asked =
+            SecondOpinion { model: Some("scripted:small".into()), said: Some(said), usage, ..Default::default() };
+        let conclude = ConcludeCall {
+            call_id: ids[0],
+            exit: exit(0),
+            succeeded: true,
+            observation: observation(ids[0], Some("a model says otherwise")),
+            asked: Some(asked),
+            duration_ms: 10,
+        };
+        let events = run.must(Command::ConcludeCall(Box::new(conclude)));
+        let spent = run.state().spent;
+        assert_eq!(spent.turns, before.turns);
+        assert_eq!(spent.usage.tokens(), before.usage.tokens() + 100);
+        assert_eq!(spent.usage.cost_microusd, before.usage.cost_microusd + 7);
+        events
+    };
+    assert_eq!(ended(Limits::default()), ["observation.recorded", "tool.completed", "run.runnable"]);
+    let short = Limits { tokens: Some(100), ..Limits::default() };
+    assert_eq!(ended(short), ["observation.recorded", "tool.completed", "budget.exceeded", "run.failed"]);
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use kernel::{
     CallId, Command, RunId,
+    budget::Usage,
     call::{Exit, Observation, SignalCounts},
     command::ConcludeCall,
+    opinion::SecondOpinion,
 };
 
 use crate::{
@@ -18,7 +20,9 @@ pub async fn read(hand: &Hand, run: RunId, call_id: CallId, offset: u32, signal:
         Signal::Exit(exited) => {
             let exit = exit(exited);
             let observation = observation(call_id, "completed", !exit.is_success());
-            let conclude = ConcludeCall { call_id, succeeded: exit.is_success(), exit, observation, duration_ms: 1 };
+            let asked = exit.is_success().then(opinion);
+            let succeeded = exit.is_success();
+            let conclude = ConcludeCall { call_id, succeeded, exit, observation, asked, duration_ms: 1 };
             (Command::ConcludeCall(Box::new(conclude)), "exit")
         }
     };
@@ -38,6 +42,12 @@ fn observation(call_id: CallId, phase: &str, wakes: bool) -> Observation {
         missing: None,
         counts: SignalCounts::default(),
     }
+}
+
+/// Somebody was asked: that costs, and no turn was taken.
+fn opinion() -> SecondOpinion {
+    let usage = Usage { model_calls: 1, input_tokens: 3, output_tokens: 1, ..Usage::default() };
+    SecondOpinion { usage, ..SecondOpinion::none("late") }
 }
 
 fn exit(exited: Exited) -> Exit {
