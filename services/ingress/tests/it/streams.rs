@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use bus::{Headers, subject};
 use futures::StreamExt as _;
-use kernel::command::{AddMessage, EndRequest};
+use kernel::command::{AddMessage, EndRequest, WaitRequest};
+use kernel::wait::{Condition, WaitExpr};
 use kernel::{Command, Role, RunId, TenantId, TurnId};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::harness::{Door, block, cause, commit};
 use crate::sse::Reader;
+
+/// Words of a turn that says much.
+const MUCH: usize = 200;
 
 /// Adds `count` events to the run, one commit each, as fast as they go.
 async fn append(engine: &engine::Engine, run: RunId, count: usize, name: &str) {
@@ -256,14 +260,19 @@ async fn a_long_log_is_caught_up_with_page_by_page() {
     let door = Door::open().await;
     let run = door.run().await;
     let count = if std::env::var_os("ESC_TEST_LONG").is_some() { 100_000 } else { 2000 };
-    let engine = door.engine(Role::Ingress).await;
-    // As from many callers at once, who share commits.
-    let callers = 100;
-    let calls = |caller: usize| {
-        let (engine, name) = (engine.clone(), format!("caller {caller}"));
-        async move { append(&engine, run, count / callers, &name).await }
-    };
-    futures::future::join_all((0..callers).map(calls)).await;
+    let (engine, planner) = (door.engine(Role::Ingress).await, door.engine(Role::Planner).await);
+    // A turn that says much is a quick way to a long log.
+    for turn in 0..count / MUCH {
+        let word = |number| block(&format!("turn {turn}, word {number}"));
+        let on = WaitExpr::from(Condition::OperatorInput { approval_id: None });
+        let wait = WaitRequest { on, why: "to hear".into(), assumes: None, expects: None, deadline: None };
+        commit(&planner, run, |_, outcome| {
+            outcome.say = (0..MUCH).map(word).collect();
+            outcome.wait = Some(wait);
+        })
+        .await;
+        append(&engine, run, 1, &format!("turn {turn}")).await;
+    }
     let seq = door.get(&format!("/v1/runs/{run}")).await["seq"].as_u64().unwrap();
     assert!(seq > u64::try_from(count).unwrap());
     let begun = std::time::Instant::now();
