@@ -131,7 +131,8 @@ async fn what_was_begun_and_left_counts_only_if_its_decision_was_taken_by_the_sa
 fn entry(tenant: &str, actor: &str) -> AuditEntry {
     AuditEntry {
         id: Uuid::now_v7(),
-        at: Timestamp::now(),
+        // Postgres has microseconds.
+        at: Timestamp::from_microsecond(Timestamp::now().as_microsecond()).unwrap(),
         tenant: tenant.parse().unwrap(),
         actor: actor.into(),
         roles: vec!["operator".into(), "viewer".into()],
