@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bus::testing::{self, TestBus};
-use bus::{Bus, BusOptions, BusState, ConsumeOptions, OrderedOptions, Outcome};
+use bus::{Bus, BusOptions, BusState, ConsumeOptions, Consuming, Delivery, OrderedOptions, Outcome};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Notes, Proxy, frame, impatient, impatient_topology, runnable, settled, until, within};
@@ -17,22 +17,21 @@ async fn through(proxy: &Proxy, bus: &Bus) -> Bus {
     Bus::connect(options).await.unwrap()
 }
 
+/// Notes what comes to the planner.
+fn noting(bus: &Bus, options: ConsumeOptions, notes: &Notes, token: &CancellationToken) -> Consuming {
+    let notes = notes.clone();
+    let handler = move |delivery: Delivery| {
+        notes.add(String::from_utf8_lossy(&delivery.payload));
+        async { Ok(Outcome::Ack) }
+    };
+    bus.consume("planner", options, handler, token.clone()).unwrap()
+}
+
 #[tokio::test]
 async fn a_consumer_outlives_the_loss_of_its_stream() {
     let bus = TestBus::start().await.unwrap();
     let (notes, token) = (Notes::default(), CancellationToken::new());
-    let seen = notes.clone();
-    let consuming = bus
-        .consume(
-            "planner",
-            ConsumeOptions::default(),
-            move |delivery| {
-                seen.add(String::from_utf8_lossy(&delivery.payload));
-                async { Ok(Outcome::Ack) }
-            },
-            token.clone(),
-        )
-        .unwrap();
+    let consuming = noting(&bus, ConsumeOptions::default(), &notes, &token);
     bus.publisher().publish(runnable("a")).await.unwrap();
     notes.wait_for(1).await;
     bus.lose("EVENTS").await.unwrap();
@@ -47,18 +46,7 @@ async fn a_consumer_outlives_the_loss_of_its_stream() {
 async fn a_consumer_outlives_the_loss_of_itself() {
     let bus = TestBus::start().await.unwrap();
     let (notes, token) = (Notes::default(), CancellationToken::new());
-    let seen = notes.clone();
-    let consuming = bus
-        .consume(
-            "planner",
-            ConsumeOptions::default(),
-            move |delivery| {
-                seen.add(String::from_utf8_lossy(&delivery.payload));
-                async { Ok(Outcome::Ack) }
-            },
-            token.clone(),
-        )
-        .unwrap();
+    let consuming = noting(&bus, ConsumeOptions::default(), &notes, &token);
     bus.publisher().publish(runnable("a")).await.unwrap();
     notes.wait_for(1).await;
     let raw = async_nats::jetstream::new(async_nats::connect(testing::url()).await.unwrap());
@@ -78,18 +66,7 @@ async fn work_goes_on_over_a_connection_that_breaks_and_breaks() {
     let proxy = Proxy::start().await;
     let bus = through(&proxy, &direct).await;
     let (notes, token) = (Notes::default(), CancellationToken::new());
-    let seen = notes.clone();
-    let consuming = bus
-        .consume(
-            "planner",
-            ConsumeOptions { concurrency: 8, ..ConsumeOptions::default() },
-            move |delivery| {
-                seen.add(String::from_utf8_lossy(&delivery.payload));
-                async { Ok(Outcome::Ack) }
-            },
-            token.clone(),
-        )
-        .unwrap();
+    let consuming = noting(&bus, ConsumeOptions { concurrency: 8, ..ConsumeOptions::default() }, &notes, &token);
     let publisher = bus.publisher();
     let publishing = tokio::spawn(async move {
         for round in 0..6 {
@@ -119,18 +96,7 @@ async fn a_server_that_comes_back_empty_is_filled_again() {
     let proxy = Proxy::start().await;
     let bus = through(&proxy, &direct).await;
     let (notes, token) = (Notes::default(), CancellationToken::new());
-    let seen = notes.clone();
-    let consuming = bus
-        .consume(
-            "planner",
-            ConsumeOptions::default(),
-            move |delivery| {
-                seen.add(String::from_utf8_lossy(&delivery.payload));
-                async { Ok(Outcome::Ack) }
-            },
-            token.clone(),
-        )
-        .unwrap();
+    let consuming = noting(&bus, ConsumeOptions::default(), &notes, &token);
     let partition = 0;
     let mut pull = bus.ordered_pull(&format!("observer-{partition}"), OrderedOptions::default()).await.unwrap();
     let frames = || (0..64).map(|call| frame(&format!("c{call}"), 0)).collect();
