@@ -37,6 +37,9 @@ pub struct Options {
     /// Runs at a time, with four effects each.
     #[arg(long, default_value_t = 32)]
     concurrency: usize,
+    /// Seconds for which effects flow before each throw, once they have come again.
+    #[arg(long, default_value_t = 2.0)]
+    flow: f64,
     /// Seconds for which the world is watched after each answer.
     #[arg(long, default_value_t = 1.0)]
     watch: f64,
@@ -113,7 +116,7 @@ async fn throw_all(target: &Target, world: &World, options: &Options) -> Result<
         tokio::time::timeout(PATIENCE, flowing)
             .await
             .map_err(|_| format!("no effects within {PATIENCE:?}: does the executor run on this machine?"))?;
-        tokio::time::sleep(JITTER.mul_f64(fraction())).await;
+        tokio::time::sleep(Duration::from_secs_f64(options.flow) + JITTER.mul_f64(fraction())).await;
         thrown.push(throw(target, world, options).await?);
         freeze(target, &options.scope, false).await?;
     }
