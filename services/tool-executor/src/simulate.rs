@@ -1,4 +1,5 @@
-//! Calls of forks whose effects are simulated, and of runs below them: what is on record is given again, anything else stops before it is done.
+//! Calls of forks whose effects are simulated, and of runs below them: what is on record is given again, anything else stops
+//! before it is done.
 
 use engine::SubmitError;
 use kernel::command::{Command, CompleteCall};
