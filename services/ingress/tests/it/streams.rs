@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::harness::{Door, block, cause, commit};
 use crate::sse::Reader;
 
-/// Words of a turn that says much.
-const MUCH: usize = 200;
+/// Turns that make a log long: fewer than the agent may have.
+const TURNS: usize = 8;
 
 /// Adds `count` events to the run, one commit each, as fast as they go.
 async fn append(engine: &engine::Engine, run: RunId, count: usize, name: &str) {
@@ -262,12 +262,12 @@ async fn a_long_log_is_caught_up_with_page_by_page() {
     let count = if std::env::var_os("ESC_TEST_LONG").is_some() { 100_000 } else { 2000 };
     let (engine, planner) = (door.engine(Role::Ingress).await, door.engine(Role::Planner).await);
     // A turn that says much is a quick way to a long log.
-    for turn in 0..count / MUCH {
+    for turn in 0..TURNS {
         let word = |number| block(&format!("turn {turn}, word {number}"));
         let on = WaitExpr::from(Condition::OperatorInput { approval_id: None });
         let wait = WaitRequest { on, why: "to hear".into(), assumes: None, expects: None, deadline: None };
         commit(&planner, run, |_, outcome| {
-            outcome.say = (0..MUCH).map(word).collect();
+            outcome.say = (0..count / TURNS).map(word).collect();
             outcome.wait = Some(wait);
         })
         .await;
