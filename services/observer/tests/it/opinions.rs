@@ -83,7 +83,8 @@ async fn recorded(world: &World, run: RunId) -> Vec<ObservationRecorded> {
 async fn an_opinion_wakes_where_the_rules_would_have_slept_and_is_paid_by_the_run() {
     let world = World::new().await;
     let desk = Desk::open(&world, opinion(true, true, Why::Failed)).await;
-    let observer = world.observer();
+    // Who lost a partition would ask again, and this machine may be busy.
+    let observer = world.observer_with(|config| config.lease_millis = 30_000);
     let mut build = world.activity(ADVISED).await;
     let before = world.state(build.run).await.spent;
     build.say(HIDDEN).await;
@@ -207,7 +208,7 @@ async fn who_is_slow_to_answer_holds_nobody_up_and_an_observer_may_die_meanwhile
         (observation.counts.lines, observation.counts.bytes, observation.counts.gap_bytes),
         (3, build.offset, 0)
     );
-    assert_eq!(desk.questions().len(), 2);
+    assert!(desk.questions().len() >= 2, "by either of them");
     second.stop().await.unwrap();
     desk.close().await;
     world.close().await;
