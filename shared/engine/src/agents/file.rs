@@ -14,6 +14,9 @@ use crate::matching::Filter;
 /// The largest file that is taken, in bytes.
 pub const MAX_FILE_BYTES: usize = 256 * 1024;
 
+/// Most bytes of what is said about a file: it may quote what stands in there, however long that is.
+const MESSAGE_BYTES: usize = 2048;
+
 /// Most bytes of the name of a service.
 const SERVICE_BYTES: usize = 128;
 
@@ -62,7 +65,7 @@ pub(crate) fn read_yaml<T: DeserializeOwned>(yaml: &str) -> Result<T, AgentFileE
         AgentFileError {
             line: at.map(|at| at.line()),
             column: at.map(|at| at.column()),
-            message: without_place(&text).to_owned(),
+            message: kernel::excerpt(without_place(&text), MESSAGE_BYTES),
         }
     })
 }
@@ -92,7 +95,11 @@ impl<'a> Problem<'a> {
         let line = before.map(|before| before.matches('\n').count() + 1);
         let column = before.map(|before| before.rsplit('\n').next().unwrap_or(before).chars().count() + 1);
         let number = |count: Option<usize>| count.and_then(|count| u64::try_from(count).ok());
-        AgentFileError { line: number(line), column: number(column), message: self.message }
+        AgentFileError {
+            line: number(line),
+            column: number(column),
+            message: kernel::excerpt(&self.message, MESSAGE_BYTES),
+        }
     }
 }
 

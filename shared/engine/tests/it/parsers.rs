@@ -119,6 +119,7 @@ fn files_and_filters_that_are_meant_to_hurt_are_refused() {
         "a: &a [*a]\ntools: *a\n".to_owned(),
         format!("{}: 1\n", "? ".repeat(20_000)),
         format!("description: {}\n", "\"\\u0000".repeat(1000)),
+        format!("budget: {{ {}: 1 }}\n", "9".repeat(100_000)),
     ] {
         let error = parse(&format!("{head}{tail}")).unwrap_err();
         assert!(error.message.len() < 4096, "{}", error.message.len());
