@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use sqlx::postgres::PgRow;
 
 use super::{
-    Reads, limit,
+    MAX_ROWS, Reads, limit,
     row::{Cells, micros},
 };
 use crate::error::{EngineError, pg};
@@ -44,12 +44,13 @@ impl StoredEvent {
     }
 }
 
-/// Events of run $1 of tenant $2 behind number $3, $4 of them at most.
+/// Events of run $1 of tenant $2 behind number $3, $4 of them at most. A run's numbers have no holes, so that the last of a page is
+/// known: without that bound a plan may read the whole rest of a long log and sort it, for every page.
 pub(crate) const PAGE: &str = concat!(
     "select run_id, seq, tenant, type, version, ",
     micros!("at"),
     ", cause, data
-             from events where run_id = $1 and tenant = $2 and seq > $3 order by seq limit $4"
+             from events where run_id = $1 and tenant = $2 and seq > $3 and seq <= $3 + $4 order by seq limit $4"
 );
 
 impl Reads {
@@ -68,7 +69,8 @@ impl Reads {
         let rows = sqlx::query(PAGE)
             .bind(run.0)
             .bind(tenant.as_str())
-            .bind(i64::try_from(after).unwrap_or(i64::MAX))
+            // So far off that nothing is behind it, and near enough to add a page.
+            .bind(i64::try_from(after).unwrap_or(i64::MAX).min(i64::MAX - i64::from(MAX_ROWS)))
             .bind(limit(most))
             .fetch_all(&self.pool)
             .await
