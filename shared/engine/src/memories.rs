@@ -29,8 +29,15 @@ pub struct Memories {
 #[derive(Debug, Default)]
 struct Asked {
     open: std::sync::Mutex<OpenQuestions>,
-    /// What the last look found, and its number.
-    found: tokio::sync::Mutex<(u64, HashSet<TenantId>)>,
+    last: tokio::sync::Mutex<Look>,
+}
+
+/// A look, and what it found.
+#[derive(Debug, Default)]
+struct Look {
+    number: u64,
+    about: HashSet<TenantId>,
+    found: HashSet<TenantId>,
 }
 
 #[derive(Debug, Default)]
@@ -119,16 +126,19 @@ impl Memories {
             open.tenants.insert(tenant.clone());
             open.begun + 1
         };
-        let mut found = self.asked.found.lock().await;
-        if found.0 < wanted {
-            let (number, tenants) = {
+        let mut last = self.asked.last.lock().await;
+        // One that was begun for this question may have failed, or been overtaken by a later one about others.
+        if last.number < wanted || !last.about.contains(tenant) {
+            let (number, mut about) = {
                 let mut open = self.asked.open();
                 open.begun += 1;
                 (open.begun, std::mem::take(&mut open.tenants))
             };
-            *found = (number, self.of_these(&tenants).await?);
+            about.insert(tenant.clone());
+            let found = self.of_these(&about).await?;
+            *last = Look { number, about, found };
         }
-        Ok(found.1.contains(tenant))
+        Ok(last.found.contains(tenant))
     }
 
     /// Those of these tenants that have a memory.

@@ -11,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{future::BoxFuture, stream::BoxStream};
+use futures::{StreamExt, TryFutureExt, TryStreamExt, future::BoxFuture, stream::BoxStream};
 use sqlx::{
     Describe, Either, Error, Execute, Executor, PgConnection, PgPool, Postgres, SqlStr, Transaction,
     pool::PoolConnection,
-    postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+    postgres::{PgDatabaseError, PgQueryResult, PgRow, PgSeverity, PgStatement, PgTypeInfo},
 };
 
 /// How long after its last answer a connection is taken to be alive.
@@ -33,8 +33,9 @@ pub(crate) struct Pool {
 struct Bench {
     /// The one used last is the last.
     warm: Vec<(PoolConnection<Postgres>, Instant)>,
-    /// Those who wait for sqlx's pool to have one for them.
+    /// Those who wait for sqlx's pool to have one for them. While anybody does, none is kept here.
     waiting: usize,
+    is_closed: bool,
 }
 
 impl Pool {
@@ -44,47 +45,46 @@ impl Pool {
 
     /// A connection for several statements.
     pub(crate) async fn acquire(&self) -> Result<Lent, Error> {
-        if let Some(connection) = self.warm() {
-            return Ok(self.lend(connection));
-        }
-        let _waiting = Waiting::new(&self.bench);
-        self.inner.acquire().await.map(|connection| self.lend(connection))
+        let connection = match self.warm_or_wait() {
+            Ok(connection) => connection,
+            Err(_waiting) => self.inner.acquire().await?,
+        };
+        Ok(Lent { connection: Some(connection), is_well: false, bench: Arc::clone(&self.bench) })
     }
 
     /// A transaction.
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Postgres>, Error> {
-        // sqlx ends one that is given up, which needs its own pool.
-        match self.warm() {
-            Some(connection) => Transaction::begin(connection, None).await,
-            None => {
-                let _waiting = Waiting::new(&self.bench);
-                self.inner.begin().await
-            }
+        // One that is given up is ended by sqlx's pool, to which the connection goes back in any case.
+        match self.warm_or_wait() {
+            Ok(connection) => Transaction::begin(connection, None).await,
+            Err(_waiting) => self.inner.begin().await,
         }
     }
 
     /// Closes all connections, and waits for those that are lent.
     pub(crate) async fn close(&self) {
-        self.bench().warm.clear();
+        let kept = {
+            let mut bench = self.bench();
+            bench.is_closed = true;
+            std::mem::take(&mut bench.warm)
+        };
+        drop(kept);
         self.inner.close().await;
     }
 
-    fn lend(&self, connection: PoolConnection<Postgres>) -> Lent {
-        Lent { connection: Some(connection), is_well: false, bench: Arc::clone(&self.bench) }
-    }
-
-    fn warm(&self) -> Option<PoolConnection<Postgres>> {
+    /// One that has just answered, or a place among those who wait.
+    fn warm_or_wait(&self) -> Result<PoolConnection<Postgres>, Waiting<'_>> {
         let mut bench = self.bench();
-        let (connection, since) = bench.warm.pop()?;
-        if since.elapsed() < WARM {
-            return Some(connection);
-        }
-        // The others are colder still. sqlx's pool asks them whether they are alive, as they come back and as it lends them.
-        let cold = std::mem::take(&mut bench.warm);
+        let cold = match bench.warm.pop() {
+            Some((connection, since)) if since.elapsed() < WARM => return Ok(connection),
+            // The others are colder still. sqlx's pool asks them whether they are alive, as they come back and as it lends them.
+            Some(cold) => std::iter::once(cold).chain(std::mem::take(&mut bench.warm)).collect(),
+            None => Vec::new(),
+        };
+        bench.waiting += 1;
         drop(bench);
         drop(cold);
-        drop(connection);
-        None
+        Err(Waiting { bench: &self.bench })
     }
 
     fn bench(&self) -> MutexGuard<'_, Bench> {
@@ -95,10 +95,25 @@ impl Pool {
     async fn ask<T>(&self, question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, Error>) -> Result<T, Error> {
         let mut lent = self.acquire().await?;
         let answer = question(&mut lent).await;
-        if matches!(&answer, Ok(_) | Err(Error::Database(_) | Error::RowNotFound)) {
+        if answer.as_ref().err().is_none_or(leaves_alive) {
             lent.is_well();
+        } else {
+            // What ended this one may have ended the others: they are asked before they are lent again.
+            let doubtful = std::mem::take(&mut self.bench().warm);
+            drop(doubtful);
         }
         answer
+    }
+}
+
+/// Whether the server answered, and goes on listening.
+fn leaves_alive(error: &Error) -> bool {
+    match error {
+        Error::RowNotFound => true,
+        Error::Database(error) => error
+            .try_downcast_ref::<PgDatabaseError>()
+            .is_none_or(|error| !matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic)),
+        _ => false,
     }
 }
 
@@ -106,16 +121,9 @@ fn lock(bench: &Mutex<Bench>) -> MutexGuard<'_, Bench> {
     bench.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts somebody among those who wait for sqlx's pool.
+/// Somebody among those who wait for sqlx's pool.
 struct Waiting<'a> {
     bench: &'a Mutex<Bench>,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(bench: &'a Mutex<Bench>) -> Self {
-        lock(bench).waiting += 1;
-        Self { bench }
-    }
 }
 
 impl Drop for Waiting<'_> {
@@ -159,7 +167,7 @@ impl Drop for Lent {
         let Some(connection) = self.connection.take() else { return };
         let mut bench = lock(&self.bench);
         // Who waits is woken by sqlx's pool alone.
-        if self.is_well && bench.waiting == 0 {
+        if self.is_well && bench.waiting == 0 && !bench.is_closed {
             bench.warm.push((connection, Instant::now()));
         } else {
             drop(bench);
@@ -184,8 +192,9 @@ impl<'p> Executor<'p> for &'p Pool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        // Long answers are read piece by piece: nobody knows how they end.
-        self.inner.fetch_many(query)
+        // Read to its end before it is handed on, so that the connection is known to be well: what is read here comes by pages.
+        let all = self.ask(async |connection| connection.fetch_many(query).try_collect::<Vec<_>>().await);
+        all.map_ok(|steps| futures::stream::iter(steps.into_iter().map(Ok))).try_flatten_stream().boxed()
     }
 
     fn fetch_all<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Vec<PgRow>, Error>>
@@ -208,14 +217,14 @@ impl<'p> Executor<'p> for &'p Pool {
     where
         'p: 'e,
     {
-        self.inner.prepare_with(sql, parameters)
+        Box::pin(self.ask(async |connection| connection.prepare_with(sql, parameters).await))
     }
 
     fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, Error>>
     where
         'p: 'e,
     {
-        self.inner.describe(sql)
+        Box::pin(self.ask(async |connection| connection.describe(sql).await))
     }
 }
 
@@ -271,5 +280,15 @@ mod tests {
         let wrong = number(&pool, "select 1 / 0").await;
         assert!(matches!(wrong, Err(Error::Database(_))), "{wrong:?}");
         assert_eq!(number(&pool, "select 43").await.unwrap(), 43);
+    }
+
+    #[tokio::test]
+    async fn what_is_read_piece_by_piece_finds_a_connection_too() {
+        let pool = connect(&database_url(), "public", 2).await.unwrap();
+        let both = futures::future::try_join(number(&pool, "select 1"), number(&pool, "select 2"));
+        assert_eq!(both.await.unwrap(), (1, 2), "now all are kept");
+        let three: Vec<i32> = sqlx::query_scalar("select generate_series(1, 3)").fetch_all(&pool).await.unwrap();
+        assert_eq!(three, [1, 2, 3]);
+        tokio::time::timeout(Duration::from_secs(5), pool.close()).await.unwrap();
     }
 }

@@ -208,3 +208,35 @@ async fn ended_runs_go_with_all_that_belongs_to_them_and_others_stay() {
     ingress.outbox().sweep(Duration::ZERO, 100).await.unwrap();
     stack.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_for_memories_at_the_same_time_hears_of_their_own() {
+    let stack = TestStack::new().await.unwrap();
+    let mut postgres = stack.postgres().await.unwrap();
+    let memories = stack.engine(Role::Planner).await.unwrap().memories();
+    for tenant in ["has-one", "has-two"] {
+        sqlx::query(
+            "insert into memories (memory_id, tenant, scope, owner, key, text, trust, source, written_by, written_at)
+             values (gen_random_uuid(), $1, 'tenant', '', 'k', 'they rise early', 'operator', 'api', 'operator:ann', now())",
+        )
+        .bind(tenant)
+        .execute(&mut postgres)
+        .await
+        .unwrap();
+    }
+    let asked = (0..200).map(|each| {
+        let memories = memories.clone();
+        let tenant: TenantId = ["has-one", "none", "has-two", "nothing"][each % 4].parse().unwrap();
+        tokio::spawn(async move {
+            if each % 7 == 0 {
+                // Who gives up must not take the others' answers along.
+                let _ = tokio::time::timeout(Duration::from_micros(200), memories.any(&tenant)).await;
+            }
+            (memories.any(&tenant).await.unwrap(), tenant)
+        })
+    });
+    for (any, tenant) in futures::future::try_join_all(asked).await.unwrap() {
+        assert_eq!(any, tenant.as_str().starts_with("has"), "{tenant}");
+    }
+    stack.close().await.unwrap();
+}
