@@ -36,6 +36,8 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 const ABANDONED: &str = "abandoned";
 /// Most bytes of what a caller says of itself.
 const HEADER_BYTES: usize = 256;
+/// Most bytes of each text that a caller names its targets with.
+const NOTED_BYTES: usize = 1024;
 
 /// What a handler leaves on its answer: on what it was decided.
 #[derive(Clone, Debug)]
@@ -47,13 +49,24 @@ pub(crate) struct Evidence(pub Value);
 pub(crate) struct Noted(Arc<Mutex<Value>>);
 
 impl Noted {
-    /// Adds to it, or changes it.
+    /// Adds to it, or changes it. Of long texts the beginning is kept: what is entered stays for good.
     pub(crate) fn note(&self, name: &str, value: impl Into<Value>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[name] = value.into();
+        let mut value = value.into();
+        cut_texts(&mut value);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[name] = value;
     }
 
     fn so_far(&self) -> Option<Value> {
         Some(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).filter(|noted| !noted.is_null())
+    }
+}
+
+fn cut_texts(value: &mut Value) {
+    match value {
+        Value::String(text) if text.len() > NOTED_BYTES => *text = kernel::excerpt(text, NOTED_BYTES),
+        Value::Array(values) => values.iter_mut().for_each(cut_texts),
+        Value::Object(fields) => fields.values_mut().for_each(cut_texts),
+        _ => {}
     }
 }
 

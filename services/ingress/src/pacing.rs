@@ -12,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::auth::Principal;
 use crate::problem::Problem;
@@ -112,23 +113,30 @@ pub(crate) async fn pace(State(pacing): State<Pacing>, request: Request, next: N
 pub(crate) struct Strangers {
     per_second: u64,
     full_at: Arc<Mutex<HashMap<IpAddr, Instant>>>,
+    one_by_one: Arc<Semaphore>,
 }
 
 impl Strangers {
     /// So many posts of one address in a second; 0 is no limit.
     pub(crate) fn new(per_second: u64) -> Self {
-        Self { per_second, full_at: Arc::default() }
+        Self { per_second, full_at: Arc::default(), one_by_one: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Refuses an address that has posted more than it may that nobody signed: before a body is read, and checked.
-    pub(crate) fn admit(&self, address: IpAddr) -> Result<(), Problem> {
-        let Some(wait) = self.wait(place(address), Instant::now()) else { return Ok(()) };
+    /// What to answer an address that has posted more than it may that nobody signed, unless this post is.
+    pub(crate) fn owes(&self, address: IpAddr) -> Option<Problem> {
+        let wait = self.wait(place(address), Instant::now())?;
         metrics::counter!("ingress_strangers_paced_total").increment(1);
         let words = format!("more than {} posts in a second from this address that nobody signed", self.per_second);
-        Err(too_many(&words, wait).remedy(
+        Some(too_many(&words, wait).remedy(
             "sign what is delivered, and wait for `Retry-After`; `unsigned_posts_per_second` sets the limit, for all that \
              share an address",
         ))
+    }
+
+    /// The turn of one post from such an address to be checked, until it is dropped.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.one_by_one.acquire().await.ok()
     }
 
     /// Counts a post of so many bytes that was not believed.

@@ -75,11 +75,21 @@ pub(crate) async fn receive(
     request: Request,
 ) -> Result<Response, Problem> {
     let address = peer.ip();
-    api.strangers.admit(address)?;
+    let too_many = api.strangers.owes(address);
     let headers = request.headers().clone();
     let body = RawBody::from_request(request, &()).await.inspect_err(|_| api.strangers.count(address, 0));
     let RawBody(body) = body?;
-    let hook = api.signed(&name, &headers, &body).inspect_err(|_| api.strangers.count(address, body.len()))?;
+    // An address may be shared, with all customers of a forge or all behind a proxy: what is signed passes in any case. But what
+    // comes from where too much was not is looked at one by one, so that it keeps no more than one core busy.
+    let turn = if too_many.is_some() { Some(api.strangers.turn().await) } else { None };
+    let hook = match api.signed(&name, &headers, &body) {
+        Ok(hook) => hook,
+        Err(unbelieved) => {
+            api.strangers.count(address, body.len());
+            return Err(too_many.unwrap_or(unbelieved));
+        }
+    };
+    drop(turn);
     // Of a hook only what is signed with its secret takes: nobody else can use up what its sender may.
     let caller = format!("/hooks/{name}");
     Ok(api.pacing.answer(&caller, async { api.take_in(&hook, &headers, &body).await.into_response() }).await)
