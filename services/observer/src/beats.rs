@@ -84,20 +84,23 @@ impl Beats {
         Some(Timely::only(Anomaly::Burst, LEARNED, place.mark(), changed))
     }
 
-    /// The heartbeat that was the last sign of life, if there was one and it stays away; told once. `output`: when any output
-    /// came last, and how many lines there were by then.
-    pub(crate) fn vanished(&mut self, output: (Timestamp, u64), now: Timestamp) -> Option<Timely> {
+    /// The heartbeat that was the last sign of life, if there was one, it stays away and was not told of. `output`: when any output
+    /// came last, and how many lines there were by then; `quiet_from`: since when nothing came that would have been heard.
+    pub(crate) fn vanished(&self, output: (Timestamp, u64), quiet_from: Timestamp, now: Timestamp) -> Option<Timely> {
         let (output, lines, now) = (output.0.as_millisecond(), output.1, now.as_millisecond());
-        if self.vanished_told || now.saturating_sub(output) < AWAY_MS {
+        if self.vanished_told || now.saturating_sub(quiet_from.as_millisecond()) < AWAY_MS {
             return None;
         }
         let beats = self.beats.iter().filter(|beat| beat.was_alive(output, lines) && beat.is_away(now));
         let beat = beats.min_by_key(|beat| beat.every)?;
         let quiet = now.saturating_sub(output) / 1000;
         let changed = format!("{} Nothing else has come for {quiet} s.", beat.stays_away(now));
-        let told = Timely::only(Anomaly::Heartbeat, LEARNED, beat.last.clone(), changed);
+        Some(Timely::only(Anomaly::Heartbeat, LEARNED, beat.last.clone(), changed))
+    }
+
+    /// It is not told of again.
+    pub(crate) const fn vanished_is_told(&mut self) {
         self.vanished_told = true;
-        Some(told)
     }
 
     /// The heartbeat that stayed away last, unless it was told of: what may have to do with a failure.

@@ -135,6 +135,9 @@ pub struct Watch {
     counts: SignalCounts,
     /// When output last came; the start, before any.
     last_at: Timestamp,
+    /// Since when all that comes has been heard: what was said before that, and how regularly, is not known in time.
+    #[serde(skip)]
+    heard_from: Option<Timestamp>,
     /// The silence since then was told of.
     #[serde(default)]
     silence_told: bool,
@@ -201,6 +204,7 @@ impl Watch {
             collector: Collector::default(),
             counts: SignalCounts::default(),
             last_at: started_at,
+            heard_from: None,
             silence_told: false,
             held: None,
             wakes: 0,
@@ -287,7 +291,7 @@ impl Watch {
         }
         let mut reports = self.due_before(rules, now);
         if let Some(silence) =
-            rules.silence.filter(|silence| !self.silence_told && now >= after(self.last_at, *silence))
+            rules.silence.filter(|silence| !self.silence_told && now >= after(self.quiet_from(), *silence))
         {
             self.silence_told = true;
             reports.push(self.silence(rules, silence));
@@ -295,11 +299,23 @@ impl Watch {
         // What is worth a decision waits until it may ask for one.
         if !rules.says_what_life_is()
             && self.next_wake().is_none_or(|next| now >= next)
-            && let Some(vanished) = self.beats.vanished((self.last_at, self.counts.lines), now)
+            && let Some(vanished) = self.beats.vanished((self.last_at, self.counts.lines), self.quiet_from(), now)
+            && let Some(report) = self.timely(rules, &vanished, now)
         {
-            reports.extend(self.timely(rules, &vanished, now));
+            self.beats.vanished_is_told();
+            reports.push(report);
         }
         reports
+    }
+
+    /// Says that all that comes is heard from now on.
+    pub(crate) fn hears_from(&mut self, now: Timestamp) {
+        self.heard_from = Some(now);
+    }
+
+    /// Since when nothing has come that would have been heard.
+    fn quiet_from(&self) -> Timestamp {
+        self.heard_from.map_or(self.last_at, |heard_from| heard_from.max(self.last_at))
     }
 
     fn due_before(&mut self, rules: &Rules, now: Timestamp) -> Vec<Report> {

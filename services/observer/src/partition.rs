@@ -80,6 +80,8 @@ pub(crate) struct Partition {
     /// Messages that the server still held behind the last one.
     pending: Option<u64>,
     heard_at: Instant,
+    /// Whether all that was said had been read when it was last looked.
+    was_caught_up: bool,
     losses: Losses,
     looked_at: Instant,
 }
@@ -109,6 +111,7 @@ impl Partition {
             saved_at: now,
             pending: None,
             heard_at: now,
+            was_caught_up: false,
             losses,
             looked_at: now.checked_sub(LOSSES_EVERY).unwrap_or(now),
         };
@@ -290,6 +293,10 @@ impl Partition {
             let now = Timestamp::now();
             let mut reports = BTreeMap::new();
             for (call_id, call) in &mut self.calls {
+                // After a takeover or an outage, who was quiet till then may have been talking to nobody.
+                if !self.was_caught_up {
+                    call.watch.hears_from(now);
+                }
                 let due = call.watch.due(&call.rules, now);
                 if !due.is_empty() {
                     call.is_dirty = true;
@@ -298,6 +305,7 @@ impl Partition {
             }
             self.tell(reports).await;
         }
+        self.was_caught_up = is_caught_up;
         if self.saved_at.elapsed() >= self.means.checkpoint_every {
             self.checkpoint().await?;
         }

@@ -150,7 +150,7 @@ impl Opinions {
 
     async fn ask(&self, question: &Question, asked: &Asked) -> SecondOpinion {
         let (state, agent) = (&asked.state, &asked.version.spec);
-        let prompt = prompt(state, &question.packet);
+        let prompt = prompt(state, question.call_id, &question.packet);
         let site = CallSite {
             traceparent: question.traceparent.as_deref(),
             sampled: state.sampled,
@@ -186,7 +186,7 @@ fn first_model(agent: &AgentSpec) -> &str {
     agent.observer.as_ref().and_then(|adviser| adviser.model.all().first()).map_or("", String::as_str)
 }
 
-fn prompt(state: &RunState, packet: &Observation) -> Prompt {
+fn prompt(state: &RunState, call: CallId, packet: &Observation) -> Prompt {
     let declaration = declaration();
     Prompt {
         system: INSTRUCTIONS.to_owned(),
@@ -196,7 +196,8 @@ fn prompt(state: &RunState, packet: &Observation) -> Prompt {
         max_output_tokens: ANSWER_TOKENS,
         run_id: state.run_id,
         turn: state.turns_opened,
-        ask: 0,
+        // A place of its own on a tape, far from those of the turn's answers: each call has one opinion.
+        ask: u32::from_be_bytes(std::array::from_fn(|at| call.0.as_bytes()[12 + at])) | 1 << 31,
     }
 }
 

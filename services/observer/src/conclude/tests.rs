@@ -239,6 +239,18 @@ fn a_heartbeat_that_nobody_declared_and_that_was_the_last_sign_of_life_wakes_onc
 }
 
 #[test]
+fn who_was_not_listened_to_was_not_silent() {
+    let mut told = Told::new(&cargo());
+    beating(&mut told);
+    // Ten minutes without an observer, then one that has read all that there is.
+    told.watch.hears_from(Timestamp::from_millisecond(660_000).unwrap());
+    told.wait(719_000);
+    assert!(told.reports.is_empty(), "what was said meanwhile may still be on its way");
+    told.wait(721_000);
+    assert_eq!(told.phases(), [("heartbeat", true)]);
+}
+
+#[test]
 fn a_step_that_is_over_wakes_nobody_and_is_shown_with_a_failure_alone() {
     for (code, phase, shown) in [(0, "completed", false), (1, "failed", true)] {
         let mut told = Told::new(&cargo());
