@@ -99,5 +99,5 @@ async fn main() -> ExitCode {
 fn is_sound(figures: &Value) -> bool {
     let none = |name: &str| figures[name].as_array().is_none_or(Vec::is_empty);
     let zero = |name: &str| figures[name].as_u64().is_none_or(|count| count == 0);
-    none("violations") && zero("lost") && zero("doubled")
+    none("violations") && zero("lost") && zero("doubled") && zero("effects_after_answer")
 }
