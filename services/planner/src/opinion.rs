@@ -141,6 +141,10 @@ impl Opinions {
         let version = version.ok_or_else(|| {
             Problem::new(403, format!("the agent `{}` names no model for second opinions", state.agent))
         })?;
+        // A run that is held or comes to its end spends nothing more on opinions.
+        if state.paused || state.ending.is_some() {
+            return Err(Problem::new(409, "the run is held, or comes to its end"));
+        }
         // What is set aside for children is theirs.
         if let Some(limit) = state.committed().forbids_turn(&state.limits) {
             return Err(Problem::new(409, format!("the run has reached its limit of {limit}")));
