@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Config,
     gate::{Gate, read_rates},
-    models::{Answer, Arguments, Models, Prompt, ToolDecl, TurnKind, route, router::CallSite},
+    models::{Answer, Arguments, Models, Prompt, ToolDecl, TurnKind, router::CallSite},
     slice::{fence::Boundary, tokens},
 };
 
@@ -155,15 +155,7 @@ impl Opinions {
     async fn ask(&self, question: &Question, asked: &Asked) -> SecondOpinion {
         let (state, agent) = (&asked.state, &asked.version.spec);
         let prompt = prompt(state, question.call_id, &question.packet);
-        let site = CallSite {
-            traceparent: question.traceparent.as_deref(),
-            sampled: state.sampled,
-            turn_id: asked.turn_id,
-            tenant: &state.tenant,
-            agent_digest: &state.agent_digest,
-            kind: TurnKind::Opinion,
-            left: route::share_left(state),
-        };
+        let site = CallSite::of(state, asked.turn_id, question.traceparent.as_deref(), TurnKind::Opinion);
         // The rest is for the way: an opinion that comes too late is paid for and counts for nothing.
         let within = Duration::from_millis(question.within_ms).min(LONGEST) * 9 / 10;
         match timeout(within, self.models.answer(agent, &prompt, &site, &self.tracer, &|_| {})).await {

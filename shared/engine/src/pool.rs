@@ -96,7 +96,7 @@ impl Pool {
         let mut lent = self.acquire().await?;
         let answer = question(&mut lent).await;
         if answer.as_ref().err().is_none_or(leaves_alive) {
-            lent.is_well();
+            lent.mark_well();
         } else {
             // What ended this one may have ended the others: they are asked before they are lent again.
             let doubtful = std::mem::take(&mut self.bench().warm);
@@ -143,7 +143,7 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// Says that the last statement was answered to its end, and that no transaction is open: it may be lent again as it is.
-    pub(crate) fn is_well(&mut self) {
+    fn mark_well(&mut self) {
         self.is_well = true;
     }
 }

@@ -347,7 +347,8 @@ fn the_pace_of_logs_of_what_ended_well_tells_nothing_however_fast_they_come() {
         let mut told = Told::with(rules);
         let (mut now, half) = (1_i64, text.lines().count() / 2);
         for (number, line) in text.lines().enumerate() {
-            // A pause in the middle, as when something is linked or got.
+            // A pause in the middle, as when something is linked or got. After a longer one than a minute a heartbeat may be told:
+            // of that this says nothing, only of bursts and of shorter pauses.
             now += if number == half { 50_000 } else { every };
             told.wait(now);
             told.feed(now, &format!("{line}\n"), None);

@@ -9,6 +9,7 @@ use std::{
 
 use bus::retry;
 use kernel::{
+    RunState, TurnId,
     agent::AgentSpec,
     budget::{Spent, Usage},
     model::{ModelFailure, note},
@@ -97,7 +98,7 @@ pub struct CallSite<'a> {
     /// Whether the run's spans are exported, if nothing led to the call that says so.
     pub sampled: bool,
     /// The turn.
-    pub turn_id: kernel::TurnId,
+    pub turn_id: TurnId,
     /// The tenant.
     pub tenant: &'a kernel::TenantId,
     /// Digest of the agent's definition.
@@ -106,6 +107,16 @@ pub struct CallSite<'a> {
     pub kind: TurnKind,
     /// The share of its budget that the run has left, from 0 to 1.
     pub left: f64,
+}
+
+impl<'a> CallSite<'a> {
+    /// A call for a turn of this run.
+    #[must_use]
+    pub fn of(state: &'a RunState, turn_id: TurnId, traceparent: Option<&'a str>, kind: TurnKind) -> Self {
+        let (tenant, agent_digest) = (&state.tenant, state.agent_digest.as_str());
+        let left = route::share_left(state);
+        Self { traceparent, sampled: state.sampled, turn_id, tenant, agent_digest, kind, left }
+    }
 }
 
 impl Models {

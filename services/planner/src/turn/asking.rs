@@ -7,7 +7,7 @@ use crate::{
     candidate::{self, Candidate, Reading},
     live::Live,
     models::{
-        FailureKind, ModelError, Prompt, TurnKind, Unanswered, route,
+        FailureKind, ModelError, Prompt, TurnKind, Unanswered,
         router::{Answered, CallSite},
     },
     spawn,
@@ -106,15 +106,7 @@ impl Turns {
             turn: open.number,
             ask,
         };
-        let site = CallSite {
-            traceparent: open.traceparent.as_deref(),
-            sampled: open.state.sampled,
-            turn_id: open.turn_id,
-            tenant: &open.state.tenant,
-            agent_digest: &open.state.agent_digest,
-            kind: TurnKind::of(&open.state),
-            left: route::share_left(&open.state),
-        };
+        let site = CallSite::of(&open.state, open.turn_id, open.traceparent.as_deref(), TurnKind::of(&open.state));
         let live = Live::open(&self.bus, &open.state, (open.turn_id, open.number), ask);
         self.models.answer(open.agent, &prompt, &site, &self.tracer, &|piece| live.push(piece)).await
     }

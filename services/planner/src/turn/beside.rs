@@ -10,7 +10,7 @@ use kernel::{
 use super::{Consumed, Open, Tried, TurnError, Turns, recording::refused};
 use crate::{
     candidate::{self, Candidate, Reading},
-    models::{Prompt, TurnKind, route, router::CallSite},
+    models::{Prompt, TurnKind, router::CallSite},
     skills::SkillAsked,
     slice::beside::Beside,
     toolbox::Toolbox,
@@ -109,15 +109,7 @@ impl Turns {
             // After all that a turn can ask before its end.
             ask: u32::MAX,
         };
-        let site = CallSite {
-            traceparent: open.traceparent.as_deref(),
-            sampled: open.state.sampled,
-            turn_id: open.turn_id,
-            tenant: &open.state.tenant,
-            agent_digest: &open.state.agent_digest,
-            kind: TurnKind::Routine,
-            left: route::share_left(&open.state),
-        };
+        let site = CallSite::of(&open.state, open.turn_id, open.traceparent.as_deref(), TurnKind::Routine);
         let asked = self.models.answer(open.agent, &prompt, &site, &self.tracer, &|_| {}).await;
         let answered = match asked {
             Ok(answered) => answered,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     compaction::{self, Handoff, Material, Why, Written},
-    models::{Prompt, TurnKind, route, router::CallSite},
+    models::{Prompt, TurnKind, router::CallSite},
     slice::tokens,
     verbs::Draft,
 };
@@ -90,15 +90,7 @@ impl Turns {
             turn: before.number,
             ask: 0,
         };
-        let site = CallSite {
-            traceparent: before.traceparent,
-            sampled: state.sampled,
-            turn_id: before.turn_id,
-            tenant: &state.tenant,
-            agent_digest: &state.agent_digest,
-            kind: TurnKind::Routine,
-            left: route::share_left(state),
-        };
+        let site = CallSite::of(state, before.turn_id, before.traceparent, TurnKind::Routine);
         match self.models.answer(before.agent, &prompt, &site, &self.tracer, &|_| {}).await {
             Ok(answered) => {
                 let written = compaction::read(&answered.answer).map(|written| (written, answered.model));
