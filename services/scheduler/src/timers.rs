@@ -126,6 +126,7 @@ impl Timers {
     pub(crate) async fn run(self, mut bells: Bells, stop: CancellationToken) {
         let mut pauses = retry::exponential(PAUSE.0, PAUSE.1);
         let mut at_hand = JoinSet::new();
+        let mut unfired: Vec<TimerId> = Vec::new();
         while !stop.is_cancelled() {
             let looked = match self.claim(&mut at_hand, &stop).await {
                 // There may be more.
@@ -137,9 +138,12 @@ impl Timers {
                 Ok(()) => pauses.reset(),
                 Err(error) => pause(&error, pauses.next(), &stop).await,
             }
-            while at_hand.try_join_next().is_some() {}
+            // Some may have ended by the same stop already, and are to be given back too.
+            while let Some(ended) = at_hand.try_join_next() {
+                unfired.extend(ended.ok().flatten());
+            }
         }
-        let unfired: Vec<TimerId> = at_hand.join_all().await.into_iter().flatten().collect();
+        unfired.extend(at_hand.join_all().await.into_iter().flatten());
         if let Err(error) = self.timers.release(&unfired).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
