@@ -9,7 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from local import kubernetes
+from local import wheels
 from local.settings import SERVICES
 
 from . import kustomize
@@ -31,7 +31,7 @@ PORTS = {"nats": 4222, "postgres": 5432, "valkey": 6379}
 class Manifests(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.validator, yaml = kubernetes.load(ROOT / ".local" / "tools")
+        cls.validator, yaml = _modules()
         cls.objects = kustomize.build(OVERLAY, yaml)
         cls.compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
@@ -234,7 +234,7 @@ class Manifests(unittest.TestCase):
         self.assertTrue(all(self.of("Deployment")[name]["spec"]["replicas"] for name in fixed))
 
     def test_kustomizations_name_every_file_beside_them(self):
-        _, yaml = kubernetes.load(ROOT / ".local" / "tools")
+        _, yaml = _modules()
         for folder in (OVERLAY, ROOT / "infra" / "kubernetes" / "base"):
             spec = yaml.safe_load((folder / "kustomization.yaml").read_text())
             named = set(spec["resources"]) | {patch["path"] for patch in spec.get("patches", [])}
@@ -249,6 +249,11 @@ class Rendering(unittest.TestCase):
         both = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
         wanted = {"containers": [{"name": "a", "image": "x", "env": both}], "args": ["b"], "new": {"c": 1}}
         self.assertEqual(kustomize.merged(under, over), wanted)
+
+
+def _modules():
+    """What knows the schemas of Kubernetes's API, and what reads YAML."""
+    return wheels.load("kubernetes-validate", "1.37.0", ROOT / ".local" / "parts", "kubernetes_validate", "yaml")
 
 
 def _container(pod):

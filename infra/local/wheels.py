@@ -1,5 +1,6 @@
-"""Getting what checks Kubernetes manifests: the schemas of its API, and a reader of YAML. Pinned, out of one PyPI wheel and its needs."""
+"""Getting Python packages that tests use, out of pinned PyPI wheels, each in a folder of its own."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -10,25 +11,23 @@ from pathlib import Path
 from .parts import pip_command
 from .problem import Problem, say
 
-VERSION = "1.37.0"
 
-
-def get(folder):
-    """The folder to import `kubernetes_validate` and `yaml` from; fetched into `folder` the first time: whole or not at all."""
-    home = Path(folder) / f"kubernetes-validate-{VERSION}"
+def get(package, version, folder):
+    """The folder to import a package and its needs from; fetched into `folder` the first time: whole or not at all."""
+    home = Path(folder) / f"{package}-{version}"
     if not home.exists():
-        say("Getting the schemas of Kubernetes (once) ...")
+        say(f"Getting {package} {version} (once) ...")
         home.parent.mkdir(parents=True, exist_ok=True)
         # Beside its place, then moved there: another command may be fetching the same.
         fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
         try:
             words = pip_command(home.parent) + ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
-            words += ["--only-binary=:all:", f"--target={fresh}", f"kubernetes-validate=={VERSION}"]
+            words += ["--only-binary=:all:", f"--target={fresh}", f"{package}=={version}"]
             env = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
             done = subprocess.run(words, capture_output=True, text=True, env=env)
             if done.returncode != 0:
                 said = (done.stderr.strip() or "nothing").splitlines()[-1]
-                raise Problem(f"The test of the manifests needs kubernetes-validate, which could not be fetched. It said: {said}")
+                raise Problem(f"A test needs {package}, which could not be fetched. It said: {said}")
             if not home.exists():
                 fresh.replace(home)
         finally:
@@ -36,12 +35,9 @@ def get(folder):
     return home
 
 
-def load(folder):
-    """The modules `kubernetes_validate` and `yaml`."""
-    home = str(get(folder))
+def load(package, version, folder, *modules):
+    """Modules of a package, imported."""
+    home = str(get(package, version, folder))
     if home not in sys.path:
         sys.path.insert(0, home)
-    import kubernetes_validate
-    import yaml
-
-    return kubernetes_validate, yaml
+    return [importlib.import_module(name) for name in modules]
