@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 from . import health
 from .process import Process
@@ -18,6 +19,8 @@ _SECRET = re.compile(r"(_KEY|_TOKEN|_TOKENS|_SECRET|_PASSWORD)$")
 _KEYS_FOR = {"planner": re.compile(r"_API_KEY$"), "artifact": re.compile(r"^AWS_")}
 _CONNECTION = re.compile(r"^ESC_(TEST_.*|URL|(NATS|DATABASE|REDIS|ARTIFACT)_URL)$")
 _NOTHING = re.compile(r"(?!)")
+# Folders of ESC_AGENTS_DIR whose files count from the next start on; agents, scenarios and webhooks are read anew when they change.
+_READ_AT_START = {"planner": ("tools", "servers"), "tool-executor": ("tools", "servers")}
 
 
 class Service:
@@ -31,11 +34,20 @@ class Service:
     def launch(self, program, env, cwd):
         """Start it; `wait` then waits until it is ready."""
         check_free(self.name, self.port)
-        self.process.start([program], self.port, env=env, settings=_own(env), cwd=cwd)
+        self.process.start([program], self.port, env=env, settings=self._own(env, cwd), cwd=cwd)
 
-    def is_current(self, env):
-        """Whether it runs the program as built last, with the settings in `env`."""
-        return self.process.was_told(_own(env)) and not self.process.outdated
+    def is_current(self, env, cwd):
+        """Whether it runs the program as built last, with the settings in `env` and the files as they are."""
+        return self.process.was_told(self._own(env, cwd)) and not self.process.outdated
+
+    def _own(self, env, cwd):
+        """What it has to be started anew for when it changes: settings, keys, and files that it reads at its start."""
+        keys = _KEYS_FOR.get(self.service, _NOTHING)
+        told = {key: value for key, value in env.items() if key.startswith("ESC_") or keys.search(key)}
+        agents = Path(cwd) / (env.get("ESC_AGENTS_DIR") or "infra/agents")
+        for folder in _READ_AT_START.get(self.service, ()):
+            told.update((str(file), _text(file)) for file in sorted((agents / folder).glob("*.y*ml")))
+        return told
 
     def wait(self, seconds=30):
         """Wait until it says that it can work."""
@@ -65,8 +77,11 @@ def _interpreter():
     return sorted(folder for folder in folders if not folder.startswith(("/usr", "/bin", "/opt")) and folder != "/")
 
 
-def _own(env):
-    return {key: value for key, value in env.items() if key.startswith("ESC_")}
+def _text(file):
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return None
 
 
 def inherited(service, environ=os.environ):

@@ -91,7 +91,8 @@ class Stack:
         self.esc("migrate", env=self.operator_env())
 
     def start_services(self, env=None):
-        """Start the services that don't run, or run an older build or with other settings; wait until each is ready.
+        """Start the services that don't run, or run an older build, with other settings or keys, or with tools as they were; wait
+        until each is ready.
 
         `env` is added to `settings`, and so holds for later starts of this stack's services too."""
         self.settings.update(env or {})
@@ -99,7 +100,7 @@ class Stack:
         for name in START_ORDER:
             service = self.services[name]
             self._check_port(service)
-            if not service.is_current(self._told(service)):
+            if not service.is_current(self._told(service), self.root):
                 self.stop_service(name)
                 self._launch(service)
         for name in START_ORDER:
@@ -223,9 +224,12 @@ class Stack:
         }
 
     def write_env(self):
-        """Write `.local/env` and `.local/env.operator`, to be sourced by a shell."""
+        """Write `.local/env` and `.local/env.operator`, to be sourced by a shell: addresses, keys, and where `esc` is."""
+        programs = shlex.quote(str(self.program("esc").parent))
+        path = f'case ":$PATH:" in *:{programs}:*) ;; *) export PATH={programs}:"$PATH" ;; esac\n'
         for name, told in (("env", self.env()), ("env.operator", self.operator_env())):
-            write_private(self.state / name, "".join(f"export {key}={shlex.quote(told[key])}\n" for key in told))
+            exports = "".join(f"export {key}={shlex.quote(told[key])}\n" for key in told)
+            write_private(self.state / name, exports + path)
 
     def nats_url(self, user):
         """NATS as this user."""

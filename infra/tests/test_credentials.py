@@ -3,6 +3,7 @@
 import hashlib
 import json
 import stat
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -88,6 +89,14 @@ class WhatAServiceIsTold(unittest.TestCase):
         self.assertIn("postgres://esc_owner:", operator.read_text())
         for file in (env, operator):
             self.assertEqual(stat.S_IMODE(file.stat().st_mode), 0o600)
+
+    def test_the_env_file_finds_esc_however_often_it_is_read(self):
+        self.stack.write_env()
+        script = f". '{self.stack.state}/env'; . '{self.stack.state}/env'; echo \"$PATH\""
+        path = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+        folder = str(self.stack.program("esc").parent)
+        self.assertTrue(path.startswith(f"{folder}:"), path)
+        self.assertEqual(path.count(folder), 1, path)
 
 
 if __name__ == "__main__":

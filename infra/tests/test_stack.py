@@ -101,6 +101,19 @@ class Services(unittest.TestCase):
         self.stack.restart("planner")
         self.assertIn('"blue"', health.get(self.stack.ports["planner"], "/healthz")[1])
 
+    def test_a_changed_tool_or_key_restarts_who_reads_it_at_its_start(self):
+        tools = self.root / "infra" / "agents" / "tools"
+        tools.mkdir(parents=True)
+        self.stack.start_services()
+        before = self.pids()
+        (tools / "mine.yaml").write_text("name: mine\n")
+        self.stack.start_services()
+        after = self.pids()
+        self.assertEqual({name for name in SERVICES if before[name] != after[name]}, {"planner", "tool-executor"})
+        os.environ["OPENAI_API_KEY"] = "new"
+        self.stack.start_services()
+        self.assertEqual({name for name in SERVICES if after[name] != self.pids()[name]}, {"planner"})
+
     def test_a_second_instance_is_known_to_later_commands(self):
         second = self.stack.spawn("planner", instance=2, env={"ESC_COLOUR": "red"})
         self.assertIn('"red"', health.get(second.port, "/healthz")[1])
