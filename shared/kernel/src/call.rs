@@ -200,6 +200,25 @@ pub struct Call {
 }
 
 impl Call {
+    /// Just asked for, by the event `asked`.
+    #[must_use]
+    pub const fn requested(request: CallRequest, turn_id: TurnId, asked: Seq) -> Self {
+        Self {
+            request,
+            turn_id,
+            asked,
+            status: CallStatus::Requested,
+            attempts: 0,
+            started_at: None,
+            executor: None,
+            approval_id: None,
+            grant: None,
+            failed_attempts: 0,
+            put_off: None,
+            handle: None,
+        }
+    }
+
     /// Whether `tool.started` must come before its effect.
     #[must_use]
     pub const fn needs_start(&self) -> bool {

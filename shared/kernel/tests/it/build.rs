@@ -7,7 +7,6 @@ use kernel::{
     command::{AddMessage, ByOperator, CompleteCall, CreateRun, TurnOutcome},
     decide,
     event::RunCreated,
-    slice::Manifest,
     tool::{CallKind, Effect},
     units::Duration,
 };
@@ -21,24 +20,8 @@ pub fn block(text: &str) -> Block {
 }
 
 pub fn created(limits: Limits) -> RunCreated {
-    RunCreated {
-        tenant: TenantId::default(),
-        agent: "tester".into(),
-        agent_digest: "digest".into(),
-        objective: block("test the rules"),
-        input: block("begin"),
-        acceptance: Vec::new(),
-        limits,
-        conversation_id: None,
-        metadata: Default::default(),
-        parallel_wake: Default::default(),
-        debounce: Duration::default(),
-        sampled: true,
-        trigger: None,
-        parent: None,
-        roles: Vec::new(),
-        tools: None,
-    }
+    let (objective, input) = (block("test the rules"), block("begin"));
+    RunCreated { limits, sampled: true, ..RunCreated::new(TenantId::default(), "tester", "digest", objective, input) }
 }
 
 /// A run and the time in it.
@@ -115,26 +98,9 @@ impl Run {
 
 pub fn outcome(turn_id: TurnId, based_on: Seq) -> TurnOutcome {
     TurnOutcome {
-        turn_id,
-        based_on,
-        model: "scripted:test".into(),
-        text: None,
-        calls: Vec::new(),
-        wait: None,
-        spawns: Vec::new(),
-        plan: None,
-        say: Vec::new(),
-        question: None,
-        artifacts: Vec::new(),
-        memories: Vec::new(),
-        skills: Vec::new(),
-        end: None,
         usage: Usage { model_calls: 1, input_tokens: 10, output_tokens: 5, ..Usage::default() },
-        trust: Trust::Operator,
-        manifest: Manifest::default(),
-        finish_reason: None,
         model_ms: 1,
-        failures: Vec::new(),
+        ..TurnOutcome::empty(turn_id, based_on, "scripted:test", Trust::Operator)
     }
 }
 

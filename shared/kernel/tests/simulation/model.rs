@@ -10,7 +10,6 @@ use kernel::{
     command::{EndRequest, PlanChange, TurnOutcome, WaitRequest},
     event::{PlanStep, StepStatus},
     memory::{MemoryChange, MemoryPlace, MemoryScope},
-    slice::Manifest,
     tool::{CallKind, Effect},
     units::{Duration, later},
     wait::{Condition, ExternalPattern, WaitExpr},
@@ -93,26 +92,9 @@ impl<'a> Author<'a> {
         let turn_id = self.state.turn.as_ref().unwrap().turn_id;
         let input_tokens = 10 + 10 * self.world.choices.below(4) as u64;
         TurnOutcome {
-            turn_id,
-            based_on: self.state.seq,
-            model: "test".into(),
-            text: None,
-            calls: Vec::new(),
-            spawns: Vec::new(),
-            wait: None,
-            plan: None,
-            say: Vec::new(),
-            question: None,
-            artifacts: Vec::new(),
-            memories: Vec::new(),
-            skills: Vec::new(),
-            end: None,
             usage: Usage { model_calls: 1, input_tokens, output_tokens: 5, ..Usage::default() },
-            trust: TRUST,
-            manifest: Manifest::default(),
-            finish_reason: None,
             model_ms: 1,
-            failures: Vec::new(),
+            ..TurnOutcome::empty(turn_id, self.state.seq, "test", TRUST)
         }
     }
 

@@ -410,21 +410,12 @@ fn acceptance(choices: &mut Choices) -> Vec<Criterion> {
 fn created(choices: &mut Choices) -> RunCreated {
     let block = |text: &str| Block::new(text, Trust::Operator, "operator:ann");
     RunCreated {
-        tenant: TenantId::default(),
-        agent: "tester".into(),
-        agent_digest: "digest".into(),
-        objective: block("do it"),
-        input: block("begin"),
         acceptance: acceptance(choices),
         limits: limits(choices),
-        conversation_id: None,
-        metadata: Default::default(),
         parallel_wake: choices.pick(&[ParallelWake::All, ParallelWake::FirstFailure]),
         debounce: Duration::from_millis(choices.pick(&[0, 0, 500])),
         sampled: true,
-        trigger: None,
-        parent: None,
-        roles: Vec::new(),
         tools: choices.chance(30).then(|| TOOLS.iter().take(7).map(|tool| tool.name.to_owned()).collect()),
+        ..RunCreated::new(TenantId::default(), "tester", "digest", block("do it"), block("begin"))
     }
 }
