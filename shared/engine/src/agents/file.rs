@@ -61,19 +61,12 @@ pub(crate) fn read_yaml<T: DeserializeOwned>(yaml: &str) -> Result<T, AgentFileE
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
         let at = error.location();
-        let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
         AgentFileError {
             line: at.map(|at| at.line()),
             column: at.map(|at| at.column()),
-            message: kernel::excerpt(without_place(&text), MESSAGE_BYTES),
+            message: kernel::excerpt(&super::words::of(&error), MESSAGE_BYTES),
         }
     })
-}
-
-/// The parser says the place once more at one end of its message.
-fn without_place(text: &str) -> &str {
-    let text = text.rsplit_once(" at line ").map_or(text, |(message, _)| message);
-    text.trim()
 }
 
 /// Something in a file that reads well and cannot be.
@@ -149,7 +142,7 @@ fn model_problem(spec: &AgentSpec) -> Option<Problem<'_>> {
     let bad = models.iter().chain(spec.routes.all()).chain(advisers).find(|model| !fits(model))?;
     Some(Problem::new(
         bad,
-        format!("`{bad}` is not a model: write `provider:model`, such as `openai:gpt-5` or `scripted:demo`"),
+        format!("`{bad}` is not a model: write `provider:model`, such as `openai:gpt-5` or `scripted:answer`"),
     ))
 }
 
@@ -213,7 +206,11 @@ fn trigger_problem(trigger: &Trigger) -> Option<Problem<'_>> {
         return Some(Problem::new("signal", words));
     }
     if trigger.signal.is_none() && trigger.start.input.trim().is_empty() {
-        return Some(Problem::new("start", "`start` needs an `input`: what the run is to reach"));
+        let words = format!(
+            "the trigger on `{}` does not say what a run is to reach: add `start: {{ input: \"...\" }}`",
+            trigger.on
+        );
+        return Some(Problem::new(&trigger.on, words));
     }
     let expressions = [("where", &trigger.filter), ("key", &trigger.key)];
     let wrong = expressions.into_iter().find_map(|(name, expression)| {
@@ -336,7 +333,7 @@ controls: { evaluator: on, drift: on, compaction: auto }
             ("http.get", "shell.run", "twice"),
             ("http.get", "\"curl it\"", "not the name of a tool"),
             ("on: github.push", "on: '*'", "every event"),
-            ("\"Look at the push.\"", "\" \"", "`input`"),
+            ("\"Look at the push.\"", "\" \"", "start: { input:"),
             ("  - tool: shell.run\n", "  - packs: [cargo]\n", "needs the `tool`"),
             ("2.00", "-1", "dollars"),
             ("skills: [release-notes]", "skills: [../secret]", "`skills`"),
@@ -360,6 +357,12 @@ controls: { evaluator: on, drift: on, compaction: auto }
             ("60s", "60", "a duration such as"),
             ("200k", "lots", "count"),
             ("  Keep the build green.", "", "`instructions` are empty"),
+            ("triggers:", "trigger:", "did you mean `triggers`?"),
+            ("model: scripted:ci-keeper\n", "", "`model` is missing"),
+            ("[shell.run, http.get, github.merge]", "shell.run", "a list is expected"),
+            ("start: { input: \"Look at the push.\" }", "start: go on", "fields are expected"),
+            ("instructions: |", "\tinstructions: |", "indent with spaces"),
+            ("instructions: |\n  Keep", "instructions: Keep: this", "quotes"),
         ] {
             let yaml = KEEPER.replacen(from, to, 1);
             assert_ne!(yaml, KEEPER, "{from}");

@@ -5,6 +5,7 @@ mod file;
 mod observe;
 mod steering;
 mod watch;
+mod words;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use cache::Cache;
 pub use cache::{AgentTrigger, AgentWatch};
 pub use file::{AgentFileError, MAX_FILE_BYTES, parse};
 pub(crate) use file::{Problem, is_name, is_tool_name, read_yaml};
+pub use words::nearest;
 
 /// The agent definitions. Cheap to clone; clones share what they remember.
 #[derive(Clone, Debug)]
@@ -51,6 +53,20 @@ pub struct AgentHead {
     /// Who changed it.
     pub changed_by: String,
 }
+
+/// A version of an agent, past or present.
+#[derive(Clone, Debug)]
+pub struct AgentPast {
+    /// The definition.
+    pub version: AgentVersion,
+    /// When it was first put in.
+    pub created_at: Timestamp,
+    /// Whether new runs start with it.
+    pub is_head: bool,
+}
+
+/// Versions of one agent that are listed: more only ever come from a program that writes files by itself.
+const MOST_VERSIONS: i64 = 200;
 
 /// Why a definition was not stored.
 #[derive(Debug, thiserror::Error)]
@@ -172,6 +188,27 @@ impl Agents {
         Ok(rows.iter().filter_map(|row| readable(tenant, row, head(row))).collect())
     }
 
+    /// The versions of an agent, the latest first, 200 at most; none if there is no such agent.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn versions(&self, tenant: &TenantId, name: &str) -> Result<Vec<AgentPast>, EngineError> {
+        let rows = sqlx::query(concat!(
+            "select a.name, a.digest, a.spec, a.digest is not distinct from h.digest as is_head, ",
+            micros!("created_at"),
+            "
+             from agents a left join agent_heads h using (tenant, name)
+             where a.tenant = $1 and a.name = $2 order by a.created_at desc, a.digest limit $3"
+        ))
+        .bind(tenant.as_str())
+        .bind(name)
+        .bind(MOST_VERSIONS)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(pg("listing the versions of an agent"))?;
+        Ok(rows.iter().filter_map(|row| readable(tenant, row, past(row))).collect())
+    }
+
     /// The triggers of all agents of this tenant, compiled. Changes by others show within a second.
     ///
     /// # Errors
@@ -228,4 +265,10 @@ fn head(row: &PgRow) -> Result<AgentHead, sqlx::Error> {
     let version = Arc::new(version(row)?);
     let row = Cells(row);
     Ok(AgentHead { version, changed_at: row.time("changed_at")?, changed_by: row.get("changed_by")? })
+}
+
+fn past(row: &PgRow) -> Result<AgentPast, sqlx::Error> {
+    let version = version(row)?;
+    let row = Cells(row);
+    Ok(AgentPast { version, created_at: row.time("created_at")?, is_head: row.get("is_head")? })
 }
