@@ -1,17 +1,14 @@
 //! The public door, over HTTP.
 
-use std::time::Duration;
+use std::{io::ErrorKind, time::Duration};
 
 use jiff::Timestamp;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use service::causes::root;
 
-use crate::{
-    args::Door,
-    error::{CliError, root},
-    style::clean,
-};
+use crate::{args::Door, error::CliError, style::clean};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -136,11 +133,30 @@ impl Api {
 
     /// What a failed exchange means.
     pub fn silent(&self, error: &reqwest::Error) -> CliError {
-        CliError::unreachable(
-            format!("no answer from {}: {}", self.base, root(error)),
-            "is it up? infra/status says; `. .local/env` sets ESC_URL",
-        )
+        CliError::unreachable(format!("no answer from {}: {}", self.base, root(error)), remedy_of(error))
     }
+}
+
+/// What to do about a failed exchange: start what does not run, or go to where it runs.
+fn remedy_of(error: &reqwest::Error) -> &'static str {
+    if is_refused(error) {
+        return "nothing listens there: infra/up starts the local stack, `. .local/env` sets ESC_URL to where it is";
+    }
+    if error.is_timeout() {
+        return "it does not come to an answer: `esc doctor` says what it waits for";
+    }
+    "something else is there, or nothing is: ESC_URL is such as http://127.0.0.1:8080, `. .local/env` sets it"
+}
+
+fn is_refused(error: &reqwest::Error) -> bool {
+    let mut below = std::error::Error::source(error);
+    while let Some(error) = below {
+        if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        below = error.source();
+    }
+    false
 }
 
 fn bad_url(text: &str) -> CliError {
@@ -165,12 +181,34 @@ fn refusal(status: StatusCode, problem: Option<Value>, base: &Url) -> CliError {
             remedy.unwrap_or_else(|| "its log says why; `esc doctor` looks around".into()),
         );
     }
-    let remedy = remedy.or_else(|| match status {
-        StatusCode::UNAUTHORIZED => Some("set ESC_TOKEN (`. .local/env`)".to_owned()),
-        StatusCode::NOT_FOUND if problem.is_none() => Some(format!("is {base} the API of Escapement?")),
-        _ => None,
-    });
+    let remedy =
+        text("code").and_then(|code| by_command(&code)).map(str::to_owned).or(remedy).or_else(|| match status {
+            StatusCode::UNAUTHORIZED => Some("set ESC_TOKEN (`. .local/env`)".to_owned()),
+            StatusCode::NOT_FOUND if problem.is_none() => Some(format!("is {base} the API of Escapement?")),
+            _ => None,
+        });
     CliError::Usage { message, remedy, problem }
+}
+
+/// What to type: the API's own remedies name its calls.
+fn by_command(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "missing_token" => {
+            "set ESC_TOKEN: `. .local/env` does for the local stack; an admin makes one by `esc tokens create`"
+        }
+        "invalid_token" => {
+            "take one that is good: `. .local/env` sets that of the local stack; an admin makes one by `esc tokens create`"
+        }
+        "unknown_agent" => "`esc agents list` lists them, `esc agents apply FILE` puts one in",
+        "unknown_run" | "no_such_run" => "`esc runs` lists the runs",
+        "unknown_approval" => "`esc approvals --state all` lists the questions",
+        "unknown_standing_approval" => "`esc standing list` lists them",
+        "unknown_schedule" => "`esc schedules list` lists them, `esc schedules apply FILE` puts one in",
+        "unknown_memory" => "`esc memory list` lists them",
+        "unknown_document" => "`esc knowledge list` lists them",
+        "unknown_token" => "`esc tokens list` lists them",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -186,11 +224,19 @@ mod tests {
     #[test]
     fn a_problem_becomes_a_sentence_and_a_remedy() {
         let problem =
-            json!({"title": "Not Found", "code": "unknown_run", "detail": "there is no run `x`", "remedy": "look"});
+            json!({"title": "Not Found", "code": "unknown_turn", "detail": "there is no turn `x`", "remedy": "look"});
         let error = refusal(StatusCode::NOT_FOUND, Some(problem), &base());
-        assert_eq!((error.to_string().as_str(), error.remedy()), ("there is no run `x`", Some("look")));
+        assert_eq!((error.to_string().as_str(), error.remedy()), ("there is no turn `x`", Some("look")));
         assert_eq!(error.to_json()["exit_code"], 2);
-        assert_eq!(error.to_json()["problem"]["code"], "unknown_run");
+        assert_eq!(error.to_json()["problem"]["code"], "unknown_turn");
+    }
+
+    #[test]
+    fn a_remedy_is_something_to_type() {
+        let problem =
+            json!({"code": "unknown_run", "detail": "there is no run `x`", "remedy": "`GET /v1/runs` lists the runs"});
+        let error = refusal(StatusCode::NOT_FOUND, Some(problem), &base());
+        assert_eq!(error.remedy(), Some("`esc runs` lists the runs"));
     }
 
     #[test]

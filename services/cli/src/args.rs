@@ -1,5 +1,7 @@
 //! What can be typed.
 
+#[cfg(test)]
+mod documents;
 mod people;
 
 use std::path::PathBuf;
@@ -9,6 +11,28 @@ use clap_complete::Shell;
 
 pub use people::*;
 
+/// Heading of what every command takes, so that its own options stand by themselves.
+const EVERYWHERE: &str = "With every command";
+
+/// Where to begin, and what the exit codes mean.
+const FIRST_STEPS: &str = "\
+First steps, over the local stack (infra/up):
+  . .local/env                                set ESC_URL, ESC_TOKEN, ESC_NATS_URL and PATH
+  esc agents apply FILE                       put an agent in
+  esc triggers test @EVENT.json               would this event start it?
+  esc publish SOURCE TYPE --data '{...}'      let something happen
+  esc runs, esc tail last, esc why last       what came of it, and why
+  esc waits, esc approvals, esc approve ID    what runs sleep for, and what they ask
+  esc doctor                                  when something does not work
+
+Exit codes: 0 done, 1 the run or a check failed, 2 a wrong request, 3 something does not answer.";
+
+/// The other way in.
+const PUBLISH_BY_HTTP: &str = "\
+The same over HTTP, as a CloudEvent:
+  curl \"$ESC_URL/v1/events\" -H \"Authorization: Bearer $ESC_TOKEN\" -H 'Content-Type: application/cloudevents+json' \\
+    -d '{\"specversion\": \"1.0\", \"id\": \"1\", \"source\": \"shop\", \"type\": \"shop.question\", \"data\": {}}'";
+
 /// Escapement from a shell: start runs, watch them, answer them, and look after the system.
 #[derive(Debug, Parser)]
 #[command(
@@ -16,15 +40,14 @@ pub use people::*;
     version,
     about,
     arg_required_else_help = true,
-    after_help = "`. .local/env` sets ESC_URL, ESC_TOKEN and ESC_NATS_URL of the local stack.\n\
-                  Exit codes: 0 done, 1 the run or a check failed, 2 a wrong request, 3 something does not answer."
+    after_help = FIRST_STEPS
 )]
 pub struct Args {
     /// Answer in JSON: one value a line
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub json: bool,
     /// No colours, also on a terminal
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub no_color: bool,
     #[command(flatten)]
     pub door: Door,
@@ -36,16 +59,24 @@ pub struct Args {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Door {
     /// Where the API is
-    #[arg(long, global = true, env = "ESC_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        env = "ESC_URL",
+        default_value = "http://127.0.0.1:8080",
+        value_name = "URL",
+        help_heading = EVERYWHERE
+    )]
     pub url: String,
-    /// API token
+    /// API token; `esc tokens create` makes one, and the local stack has one in .local/env
     #[arg(
         long,
         global = true,
         env = "ESC_TOKEN",
         default_value = "",
         hide_env_values = true,
-        hide_default_value = true
+        hide_default_value = true,
+        help_heading = EVERYWHERE
     )]
     pub token: String,
 }
@@ -55,7 +86,8 @@ pub struct Door {
 pub enum Command {
     /// Start a run
     Run(RunArgs),
-    /// Publish an event from outside on NATS
+    /// Publish an event from outside, over NATS (ESC_NATS_URL)
+    #[command(after_help = PUBLISH_BY_HTTP)]
     Publish(PublishArgs),
     /// Follow a run until it ends
     Tail(TailArgs),
@@ -68,12 +100,16 @@ pub enum Command {
         /// Only this kind of wake
         #[arg(long)]
         kind: Option<Wake>,
+        #[command(flatten)]
+        page: PageArgs,
     },
     /// List questions to people
     Approvals {
         /// Only those in this state
         #[arg(long, default_value = "open")]
         state: ApprovalState,
+        #[command(flatten)]
+        page: PageArgs,
     },
     /// Say yes to a question
     Approve(ApproveArgs),
@@ -84,7 +120,7 @@ pub enum Command {
     Standing(StandingCommand),
     /// Write to a running agent
     Say {
-        /// The run
+        /// The run, or the beginning of its id
         run: String,
         /// What to say
         text: String,
@@ -115,10 +151,10 @@ pub enum Command {
     Freeze(FreezeArgs),
     /// Follow an event back to what caused it
     Why {
-        /// The run
+        /// The run: its id, the beginning of it, or `last` for the one that was created last
         run: String,
-        /// The event: its number or its id
-        event: String,
+        /// The event: its number or its id; the run's last one unless given
+        event: Option<String>,
     },
     /// Agent definitions
     #[command(subcommand)]
@@ -175,16 +211,28 @@ pub enum Command {
     /// The generated schemas of events and API
     Schemas(SchemasArgs),
     /// Completions for a shell
+    #[command(alias = "completion")]
     Completions {
         /// Which shell
         shell: Shell,
     },
 }
 
+/// Which page of a list.
+#[derive(Debug, ClapArgs)]
+pub struct PageArgs {
+    /// How many at most
+    #[arg(long, short = 'n', default_value_t = 50)]
+    pub limit: u32,
+    /// `next` of the page before
+    #[arg(long)]
+    pub cursor: Option<String>,
+}
+
 /// A run.
 #[derive(Debug, ClapArgs)]
 pub struct RunId {
-    /// The run, or the beginning of its id
+    /// The run: its id, the beginning of it, or `last` for the one that was created last
     pub run: String,
 }
 
@@ -235,23 +283,33 @@ pub struct PublishArgs {
     /// Whose it is
     #[arg(long, default_value = "default")]
     pub tenant: String,
+    /// Follow the run that it starts until that ends; exit code 1 if it fails, or none starts
+    #[arg(long, short)]
+    pub follow: bool,
 }
 
 /// `esc tail`.
 #[derive(Debug, ClapArgs)]
 pub struct TailArgs {
-    /// The run, or the beginning of its id
+    /// The run: its id, the beginning of it, or `last` for the one that was created last
     pub run: String,
     /// Begin after this event
     #[arg(long, default_value_t = 0)]
     pub after: u64,
+    /// Say first which trace it is, and where that can be looked at
+    #[arg(long)]
+    pub trace: bool,
 }
+
+/// Where a run can stand.
+const STATUSES: [&str; 9] =
+    ["queued", "runnable", "running", "waiting", "paused", "cancelling", "completed", "failed", "cancelled"];
 
 /// `esc runs`.
 #[derive(Debug, ClapArgs)]
 pub struct RunsArgs {
-    /// Only those that stand here, such as `waiting`
-    #[arg(long)]
+    /// Only those that stand here; `running` are those at which a planner is just now
+    #[arg(long, value_parser = STATUSES)]
     pub status: Option<String>,
     /// Only those of this agent
     #[arg(long)]
@@ -393,6 +451,9 @@ pub struct FreezeArgs {
 #[derive(Debug, Subcommand)]
 pub enum AgentsCommand {
     /// Put definitions in; new runs start with them
+    #[command(
+        after_help = "schemas/files/agent.json describes every field, infra/agents/agents/ci-keeper.yaml is an example."
+    )]
     Apply {
         /// Agent files
         #[arg(required = true, value_name = "FILE")]
@@ -400,6 +461,11 @@ pub enum AgentsCommand {
     },
     /// List agents
     List,
+    /// List the versions of an agent, the latest first
+    Versions {
+        /// The agent
+        name: String,
+    },
 }
 
 /// `esc memory`.
@@ -409,8 +475,8 @@ pub enum MemoryCommand {
     List {
         /// Only what has these words
         words: Option<String>,
-        /// Only of this scope: tenant, agent or user
-        #[arg(long)]
+        /// Only of this scope
+        #[arg(long, value_parser = ["tenant", "agent", "user"])]
         scope: Option<String>,
         /// Only of this agent or user
         #[arg(long)]
@@ -425,14 +491,14 @@ pub enum MemoryCommand {
         key: String,
         /// What is to be remembered
         text: String,
-        /// Who sees it: tenant, agent or user
-        #[arg(long, default_value = "tenant")]
+        /// Who sees it
+        #[arg(long, default_value = "tenant", value_parser = ["tenant", "agent", "user"])]
         scope: String,
         /// The agent or the user
         #[arg(long, default_value = "")]
         owner: String,
         /// trusted, if you vouch for every word
-        #[arg(long, default_value = "untrusted")]
+        #[arg(long, default_value = "untrusted", value_parser = ["trusted", "untrusted"])]
         trust: String,
     },
     /// Forget something
@@ -474,6 +540,7 @@ pub enum KnowledgeCommand {
 #[derive(Debug, Subcommand)]
 pub enum SchedulesCommand {
     /// Put schedules in; the name in the file says which
+    #[command(after_help = "services/scheduler/README.md shows such a file.")]
     Apply {
         /// Schedule files
         #[arg(required = true, value_name = "FILE")]
@@ -527,8 +594,8 @@ pub struct NextArgs {
     /// The time zone of the pattern
     #[arg(long, default_value = "UTC")]
     pub zone: String,
-    /// What it does at changes of the clock: once, skip or twice
-    #[arg(long, default_value = "once")]
+    /// What it does at changes of the clock
+    #[arg(long, default_value = "once", value_parser = ["once", "skip", "twice"])]
     pub dst: String,
     /// Times after this one (RFC 3339); now unless given
     #[arg(long)]
@@ -558,29 +625,29 @@ pub struct BackfillArgs {
 #[derive(Debug, Subcommand)]
 pub enum DlqCommand {
     /// List dead letters, oldest first
-    List {
-        /// How many at most
-        #[arg(long, short = 'n', default_value_t = 50)]
-        limit: usize,
-        /// Begin at this number
-        #[arg(long)]
-        cursor: Option<u64>,
-    },
+    List(PageArgs),
     /// Publish dead letters again
-    Redrive {
-        /// These numbers
-        #[arg(value_name = "NUMBER", required_unless_present_any = ["consumer", "subject", "all"])]
-        seqs: Vec<u64>,
-        /// What this consumer gave up on
-        #[arg(long)]
-        consumer: Option<String>,
-        /// What came on such a subject, as in `evt.tool.*.default.>`
-        #[arg(long)]
-        subject: Option<String>,
-        /// All of them
-        #[arg(long)]
-        all: bool,
-    },
+    Redrive(RedriveArgs),
+}
+
+/// `esc dlq redrive`.
+#[derive(Debug, ClapArgs)]
+pub struct RedriveArgs {
+    /// These numbers
+    #[arg(value_name = "NUMBER", required_unless_present_any = ["consumer", "subject", "all"])]
+    pub seqs: Vec<u64>,
+    /// What this consumer gave up on
+    #[arg(long)]
+    pub consumer: Option<String>,
+    /// What came on such a subject, as in `evt.tool.*.default.>`
+    #[arg(long)]
+    pub subject: Option<String>,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["seqs", "consumer", "subject"])]
+    pub all: bool,
+    /// Only say which would be
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `esc observe`.
@@ -619,7 +686,7 @@ pub struct ObserveArgs {
 pub enum PolicyCommand {
     /// Run cases against the policies
     Test {
-        /// The cases
+        /// The cases, in JSON or YAML, as in infra/policies/tests.json
         file: PathBuf,
         /// Folder of policies
         #[arg(long, env = "ESC_POLICIES_DIR", default_value = "infra/policies")]

@@ -6,6 +6,7 @@ use bus::BusError;
 use engine::EngineError;
 use serde::Serialize;
 use serde_json::Value;
+use service::causes::chain;
 
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -119,11 +120,12 @@ impl From<EngineError> for CliError {
             EngineError::Config(_) => Self::usage(message),
             EngineError::Postgres { .. } => Self::unreachable(
                 message,
-                "start the parts with infra/up, or check ESC_DATABASE_URL (address, user and password)",
+                "start the parts with infra/up, or check address, user and password in ESC_DATABASE_URL (`. .local/env.operator` sets it)",
             ),
-            EngineError::Redis { .. } => {
-                Self::unreachable(message, "start the parts with infra/up, or check ESC_REDIS_URL")
-            }
+            EngineError::Redis { .. } => Self::unreachable(
+                message,
+                "start the parts with infra/up, or check ESC_REDIS_URL (`. .local/env.operator` sets it)",
+            ),
             error if error.is_transient() => Self::unreachable(message, "try again; `esc doctor` says what is missing"),
             _ => Self::failed(message),
         }
@@ -134,23 +136,4 @@ impl From<service::ConfigError> for CliError {
     fn from(error: service::ConfigError) -> Self {
         Self::usage(error.to_string())
     }
-}
-
-/// An error and its sources in one line; a source whose words the one above repeats is left out.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let part = error.to_string();
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
-        }
-        source = error.source();
-    }
-    text
-}
-
-/// What is at the bottom of an error: of a failed exchange over HTTP, the only part that says something.
-pub fn root(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).last().map(ToString::to_string).unwrap_or_default()
 }

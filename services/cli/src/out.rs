@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     error::CliError,
-    style::{Paint, Style},
+    style::{Paint, Style, clean},
     table::Table,
 };
 
@@ -40,6 +40,13 @@ impl Out {
     pub fn say(&self, line: impl AsRef<str>) {
         if !self.json {
             write_line(line.as_ref());
+        }
+    }
+
+    /// What people should know though it is done; on stderr, so that no program takes it for an answer.
+    pub fn warn(&self, line: impl AsRef<str>) {
+        if !self.json {
+            let _ = writeln!(io::stderr().lock(), "{}", self.style.paint(Paint::Warn, &clean(line.as_ref())));
         }
     }
 

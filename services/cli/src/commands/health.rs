@@ -4,13 +4,9 @@ use std::time::Duration;
 
 use reqwest::Url;
 use serde_json::Value;
+use service::causes::root;
 
-use crate::{
-    api::client,
-    error::{CliError, root},
-    out::Out,
-    views::text,
-};
+use crate::{api::client, error::CliError, out::Out, views::text};
 
 /// Longest wait for the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,7 +46,10 @@ pub fn address(target: &str) -> Result<Url, CliError> {
 /// Asks a service.
 pub async fn ask(url: &Url) -> Result<Answer, CliError> {
     let silent = |error: reqwest::Error| {
-        CliError::unreachable(format!("no answer from {url}: {}", root(&error)), "is it up? infra/status says")
+        CliError::unreachable(
+            format!("no answer from {url}: {}", root(&error)),
+            "infra/status says what runs where, and infra/up starts it",
+        )
     };
     let response = client(url)?.get(url.clone()).timeout(TIMEOUT).send().await.map_err(silent)?;
     let ready = response.status().is_success();

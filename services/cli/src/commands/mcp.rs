@@ -10,7 +10,7 @@ use tokio::{
 };
 use tool_executor::mcp::{Means, OpenError, login as log_in};
 
-use crate::{error::CliError, out::Out};
+use crate::{error::CliError, out::Out, style::Paint, table::Table};
 
 /// How long a person may take.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -21,14 +21,25 @@ const BACK: &str = "/callback";
 
 /// The servers that are declared and enabled.
 pub fn list(out: &Out) -> Result<(), CliError> {
+    let mut items = Vec::new();
+    let mut table = Table::new(
+        ["server", "transport", "trust", "place"],
+        "no MCP server is enabled: one is declared in servers/ of the agents' folder, with `enabled: true`",
+    );
     for server in declared()?.all() {
         let (kind, place) = match &server.transport {
             McpTransport::Stdio(stdio) => ("stdio", stdio.command.join(" ")),
             McpTransport::Http(http) => ("http", http.url.clone()),
         };
-        out.value(&json!({"name": server.name, "transport": kind, "place": place, "trust": server.trust}));
-        out.say(format!("{}  {kind}  {place}  ({})", server.name, server.trust.as_str()));
+        items.push(json!({"name": server.name, "transport": kind, "place": place, "trust": server.trust}));
+        table.row([
+            (Paint::Bold, server.name.clone()),
+            (Paint::Plain, kind.to_owned()),
+            (Paint::Plain, server.trust.as_str().to_owned()),
+            (Paint::Plain, place),
+        ]);
     }
+    out.table(&json!({"items": items}), &table);
     Ok(())
 }
 
@@ -37,7 +48,10 @@ pub async fn login(name: &str, out: &Out) -> Result<(), CliError> {
     let declared = declared()?;
     let Some(server) = declared.get(name) else {
         let known: Vec<_> = declared.all().map(|server| server.name.as_str()).collect();
-        let remedy = format!("declare it in servers/*.yaml of the agents' folder; there is: {}", known.join(", "));
+        let known = if known.is_empty() { "none is".to_owned() } else { format!("enabled are {}", known.join(", ")) };
+        let remedy = format!(
+            "declare it in servers/*.yaml of the agents' folder (ESC_AGENTS_DIR), with `enabled: true`; {known}"
+        );
         return Err(CliError::usage_with(format!("no MCP server `{name}` is enabled"), remedy));
     };
     let config: tool_executor::Config = service::load("tool-executor", Vec::<String>::new())?;

@@ -41,12 +41,15 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
     let api = || Api::new(&args.door);
     match &args.command {
         Command::Run(run) => start::run(&api()?, run, out).await,
-        Command::Publish(publish) => publish::run(publish, out).await,
+        Command::Publish(publish) => {
+            let api = publish.follow.then(api).transpose()?;
+            publish::run(api.as_ref(), publish, out).await
+        }
         Command::Tail(tail) => story::tail(&api()?, tail, out).await,
         Command::Timeline(run) => story::timeline(&api()?, &run.run, out).await,
         Command::Runs(runs) => runs::list(&api()?, runs, out).await,
-        Command::Waits { kind } => runs::waits(&api()?, *kind, out).await,
-        Command::Approvals { state } => approvals::list(&api()?, *state, out).await,
+        Command::Waits { kind, page } => runs::waits(&api()?, *kind, page, out).await,
+        Command::Approvals { state, page } => approvals::list(&api()?, *state, page, out).await,
         Command::Approve(approve) => approvals::approve(&api()?, approve, out).await,
         Command::Deny(deny) => approvals::deny(&api()?, deny, out).await,
         Command::Say { run, text } => runs::say(&api()?, run, text, out).await,
@@ -60,9 +63,10 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Fork(args) => forks::fork(&api()?, args, out).await,
         Command::Rollback(args) => forks::roll_back(&api()?, args, out).await,
         Command::Freeze(args) => freeze::run(&api()?, args, out).await,
-        Command::Why { run, event } => runs::why(&api()?, run, event, out).await,
+        Command::Why { run, event } => runs::why(&api()?, run, event.as_deref(), out).await,
         Command::Agents(AgentsCommand::Apply { files }) => agents::apply(&api()?, files, out).await,
         Command::Agents(AgentsCommand::List) => agents::list(&api()?, out).await,
+        Command::Agents(AgentsCommand::Versions { name }) => agents::versions(&api()?, name, out).await,
         Command::Schedules(command) => schedules::run(api, command, out).await,
         Command::Memory(command) => memory::memory(&api()?, command, out).await,
         Command::Knowledge(command) => memory::knowledge(&api()?, command, out).await,
@@ -71,16 +75,14 @@ pub async fn run(args: &Args, out: &Out) -> Result<(), CliError> {
         Command::Standing(command) => standing::run(&api()?, command, out).await,
         Command::Tokens(command) => tokens::run(&api()?, command, out).await,
         Command::Audit(command) => audit::run(&api()?, command, out).await,
-        Command::Dlq(DlqCommand::List { limit, cursor }) => dlq::list(*limit, *cursor, out).await,
-        Command::Dlq(DlqCommand::Redrive { seqs, consumer, subject, all: _ }) => {
-            dlq::redrive(seqs, consumer.clone(), subject.clone(), out).await
-        }
+        Command::Dlq(DlqCommand::List(page)) => dlq::list(&api()?, page, out).await,
+        Command::Dlq(DlqCommand::Redrive(args)) => dlq::redrive(&api()?, args, out).await,
         Command::Mcp(McpCommand::List) => mcp::list(out),
         Command::Mcp(McpCommand::Login { server }) => mcp::login(server, out).await,
         Command::Observe(observe) => observe::run(observe, out),
         Command::Policy(PolicyCommand::Test { file, policies }) => policies::test(file, policies, out),
         Command::Triggers(TriggersCommand::Test { event, source, agents }) => {
-            let api = (agents.is_empty() && !args.door.token.is_empty()).then(api).transpose()?;
+            let api = agents.is_empty().then(api).transpose()?;
             triggers::test(api.as_ref(), event, source.as_deref(), agents, out).await
         }
         Command::Dev(dev) => dev::run(dev, &args.door, out).await,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::{Api, NO_QUERY},
-    args::{ControlArgs, RunsArgs, Wake},
+    args::{ControlArgs, PageArgs, RunsArgs, Wake},
     error::CliError,
     out::Out,
     style::{Paint, clean},
@@ -43,15 +43,25 @@ pub async fn list(api: &Api, args: &RunsArgs, out: &Out) -> Result<(), CliError>
         ]);
     }
     out.table(&page, &table);
-    if let Some(next) = page.get("next").and_then(Value::as_str) {
-        out.say(out.style().paint(Paint::Dim, &format!("more: --cursor {next}")));
-    }
+    more(&page, out);
     Ok(())
 }
 
+/// Says how the next page is had, if there is one.
+pub fn more(page: &Value, out: &Out) {
+    if let Some(next) = page.get("next").filter(|next| !next.is_null()) {
+        let next = next.as_str().map_or_else(|| next.to_string(), str::to_owned);
+        out.say(out.style().paint(Paint::Dim, &format!("more: --cursor {next}")));
+    }
+}
+
 /// Lists what runs wait for.
-pub async fn waits(api: &Api, kind: Option<Wake>, out: &Out) -> Result<(), CliError> {
-    let query = [("kind", kind.map(|kind| kind.as_str().to_owned()))];
+pub async fn waits(api: &Api, kind: Option<Wake>, page: &PageArgs, out: &Out) -> Result<(), CliError> {
+    let query = [
+        ("kind", kind.map(|kind| kind.as_str().to_owned())),
+        ("limit", Some(page.limit.to_string())),
+        ("cursor", page.cursor.clone()),
+    ];
     let answer: Value = api.get("/v1/waits", &query).await?;
     let mut table = Table::new(["run", "agent", "since", "wakes on", "until", "why"], "nothing waits");
     for wait in rows(&answer) {
@@ -65,6 +75,7 @@ pub async fn waits(api: &Api, kind: Option<Wake>, out: &Out) -> Result<(), CliEr
         ]);
     }
     out.table(&answer, &table);
+    more(&answer, out);
     Ok(())
 }
 
@@ -97,9 +108,16 @@ pub async fn say(api: &Api, run: &str, words: &str, out: &Out) -> Result<(), Cli
     Ok(())
 }
 
-/// Follows an event back to what caused it.
-pub async fn why(api: &Api, run: &str, event: &str, out: &Out) -> Result<(), CliError> {
-    let run = resolve(api, run).await?;
+/// Follows an event back to what caused it; the last one unless another is named.
+pub async fn why(api: &Api, run: &str, event: Option<&str>, out: &Out) -> Result<(), CliError> {
+    let run = shown(api, run).await?;
+    let event = match event {
+        Some(event) => event.to_owned(),
+        None => {
+            let stands: Value = api.get(&format!("/v1/runs/{run}"), NO_QUERY).await?;
+            stands.get("seq").and_then(Value::as_u64).unwrap_or_default().to_string()
+        }
+    };
     let answer: Value = api.get(&format!("/v1/runs/{run}/why/{event}"), NO_QUERY).await?;
     out.value(&answer);
     let style = out.style();
@@ -125,6 +143,21 @@ pub async fn why(api: &Api, run: &str, event: &str, out: &Out) -> Result<(), Cli
         out.say(format!("origin  {}", style.paint(paint, &clean(&words))));
     }
     Ok(())
+}
+
+/// The word for the run that was created last.
+const LAST: &str = "last";
+
+/// As [`resolve`], for whoever only looks: others may create runs too, so that nothing is done to whichever came `last`.
+pub async fn shown(api: &Api, run: &str) -> Result<String, CliError> {
+    if run != LAST {
+        return resolve(api, run).await;
+    }
+    let page: Value = api.get("/v1/runs", &[("limit", Some("1".to_owned()))]).await?;
+    rows(&page).first().map(|row| text(row, &["run_id"]).to_owned()).ok_or_else(|| {
+        let remedy = "`esc run AGENT INPUT` starts one, and so does an event that a trigger wants";
+        CliError::usage_with("there is no run yet", remedy)
+    })
 }
 
 /// The id of a run from its beginning.

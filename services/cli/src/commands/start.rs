@@ -1,5 +1,6 @@
 //! Starting runs.
 
+use kernel::budget::Limits;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -47,8 +48,14 @@ fn budget(pairs: &[(String, String)]) -> Result<Value, CliError> {
                 format!("the limits are {}", NAMES.join(", ")),
             ));
         }
-        let amount = serde_json::from_str(amount).ok().filter(Value::is_number).unwrap_or_else(|| json!(amount));
-        limits.insert(name.clone(), amount);
+        let value = serde_json::from_str(amount).ok().filter(Value::is_number).unwrap_or_else(|| json!(amount));
+        serde_json::from_value::<Limits>(json!({ name.as_str(): value })).map_err(|error| {
+            CliError::usage_with(
+                format!("--budget {name}={amount}: {error}"),
+                "such as turns=20,tokens=100k,cost_usd=1.5,wall=2h,tool_calls=50",
+            )
+        })?;
+        limits.insert(name.clone(), value);
     }
     Ok(limits.into())
 }
@@ -64,6 +71,9 @@ mod tests {
         let limits =
             budget(&pairs(&[("turns", "3"), ("tokens", "200k"), ("cost_usd", "1.5"), ("wall", "2h")])).unwrap();
         assert_eq!(limits, json!({"turns": 3, "tokens": "200k", "cost_usd": 1.5, "wall": "2h"}));
-        assert!(budget(&pairs(&[("money", "3")])).is_err());
+        for wrong in [("money", "3"), ("turns", "many"), ("wall", "3days"), ("cost_usd", "1k")] {
+            let error = budget(&pairs(&[wrong])).unwrap_err();
+            assert!(error.to_string().contains(wrong.0) && error.remedy().is_some(), "{error}");
+        }
     }
 }

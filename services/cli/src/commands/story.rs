@@ -1,17 +1,17 @@
 //! Telling the story of a run, whole or as it happens.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::runs::resolve;
+use super::runs::shown;
 use crate::{
-    api::Api,
+    api::{Api, NO_QUERY},
     args::TailArgs,
     error::CliError,
     follow::{Follow, News},
     out::Out,
-    style::{clean, cut},
+    style::{Paint, clean, cut},
     timeline::Timeline,
-    views::EventView,
+    views::{EventView, text},
 };
 
 /// Events read at once.
@@ -19,12 +19,12 @@ const PAGE: u32 = 1000;
 
 /// Tells what has happened so far.
 pub async fn timeline(api: &Api, run: &str, out: &Out) -> Result<(), CliError> {
-    let run = resolve(api, run).await?;
+    let run = shown(api, run).await?;
     let mut timeline = Timeline::new(out.style());
     let (mut after, mut events) = (0, 0_u64);
     loop {
         let query = [("after", Some(after.to_string())), ("limit", Some(PAGE.to_string()))];
-        let answer: serde_json::Value = api.get(&format!("/v1/runs/{run}/events"), &query).await?;
+        let answer: Value = api.get(&format!("/v1/runs/{run}/events"), &query).await?;
         let page = crate::views::rows(&answer);
         for row in page {
             let event: EventView = serde_json::from_value(row.clone())
@@ -44,8 +44,22 @@ pub async fn timeline(api: &Api, run: &str, out: &Out) -> Result<(), CliError> {
 
 /// Follows a run to its end.
 pub async fn tail(api: &Api, args: &TailArgs, out: &Out) -> Result<(), CliError> {
-    let run = resolve(api, &args.run).await?;
+    let run = shown(api, &args.run).await?;
+    if args.trace {
+        trace(api, &run, out).await?;
+    }
     follow(api, &run, args.after, out).await
+}
+
+/// Says which trace a run is, and where that can be looked at.
+async fn trace(api: &Api, run: &str, out: &Out) -> Result<(), CliError> {
+    let shown: Value = api.get(&format!("/v1/runs/{run}"), NO_QUERY).await?;
+    let url = shown.get("trace_url").and_then(Value::as_str);
+    let place =
+        url.unwrap_or("nobody has told the API where traces are (ESC_TRACE_URL), or this run's are not exported");
+    out.say(format!("trace {}  {}", clean(text(&shown, &["trace_id"])), out.style().paint(Paint::Dim, &clean(place))));
+    out.value(&json!({"trace_id": shown.get("trace_id"), "trace_url": url}));
+    Ok(())
 }
 
 /// Tells what happens in a run as it happens. Fails if the run does.
@@ -90,7 +104,7 @@ fn ended(event: &EventView) -> Result<(), CliError> {
         return Ok(());
     }
     let how = if event.event_type == "run.cancelled" { "was cancelled" } else { "failed" };
-    let why = crate::views::text(&event.data, &["ending", "text", "text"]);
+    let why = text(&event.data, &["ending", "text", "text"]);
     Err(CliError::failed(format!("the run {how}: {}", clean(why.lines().next().unwrap_or_default()))))
 }
 

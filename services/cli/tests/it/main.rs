@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 mod doctor;
+mod documents;
 mod people;
 mod program;

@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The exit code of `esc`, what it said on stdout and on stderr.
-fn said(words: &[&str]) -> (i32, String, String) {
+pub fn said(words: &[&str]) -> (i32, String, String) {
     let output = esc(words);
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -120,7 +120,9 @@ fn rules_can_be_tried_on_a_log() {
 
 #[test]
 fn completions_are_printed() {
-    let (code, out, _) = said(&["completions", "bash"]);
-    assert_eq!(code, 0);
-    assert!(out.contains("timeline"));
+    for word in ["completions", "completion"] {
+        let (code, out, _) = said(&[word, "bash"]);
+        assert_eq!(code, 0);
+        assert!(out.contains("timeline"));
+    }
 }
