@@ -9,17 +9,19 @@
 //! | --- | --- |
 //! | what is done about a call | `dispatch.rs`, `perform.rs` |
 //! | what a call has to pass | `pipeline.rs`, `registry.rs`, `schema.rs` |
-//! | what may run beside what, and what waits for that | `beside.rs`, `parked.rs` |
+//! | what may run beside what, and what waits for that | `beside.rs`, `claims.rs`, `parked.rs` |
 //! | how often and when it is tried | `perform.rs`, `limits.rs` |
 //! | looks at the world for the observer | `look.rs` |
+//! | whether a model may be told how an activity ended | `check.rs` |
 //! | what happens after a crash | `recover.rs`, `adopt.rs` |
 //! | what is asked about while a run waits | `verify.rs` |
+//! | what is tried out before it happens | `dry_run.rs` |
 //! | what is undone when a run fails | `compensate.rs` |
 //! | a tool | `tools/` |
 //! | how the kill switch is heard | `freeze.rs` |
 //! | what is done with MCP servers | `mcp/`; calls that became tasks there: `followed.rs` |
 //! | how HTTP goes out | `egress.rs`, `template.rs`, `secrets.rs` |
-//! | how commands run and are followed | `activity/` |
+//! | how commands run and are followed | `activity/`; programs that only answer: `activity/answer.rs` |
 //! | what commands may touch | `confine.rs` |
 //! | what goes on elsewhere and is asked about | `elsewhere.rs`, `activity/remote.rs` |
 //! | what a result looks like | `results.rs`, `outcome.rs` |
@@ -28,11 +30,14 @@ mod activity;
 mod adopt;
 mod artifacts;
 mod beside;
+mod check;
+mod claims;
 mod compensate;
 mod config;
 mod confine;
 mod dispatch;
 mod doorbell;
+mod dry_run;
 mod egress;
 mod elsewhere;
 mod evidence;
@@ -62,13 +67,13 @@ mod workspace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bus::{Bus, BusError, BusOptions, ConsumeOptions, InvalidNamespace, Outcome, Subject};
+use bus::{Bus, BusError, ConsumeOptions, Outcome, Subject};
 use checks::Checks;
-use engine::{CatalogError, Engine, EngineError, EngineOptions, McpServers, ToolCatalog};
+use engine::{CatalogError, Engine, EngineError, McpServers, ToolCatalog};
 use futures::StreamExt as _;
 use kernel::{CallId, Role};
 use policy::{PolicyError, PolicyStore};
-use service::{Ctx, ServeError};
+use service::{ConnectError, Ctx, ServeError};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use activity::{Activities, ActivityLimits, Caps, Groups, PerProcess};
@@ -100,10 +105,10 @@ const POLICIES_EVERY: Duration = Duration::from_secs(1);
 /// Why the tool-executor can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace is none.
+    /// NATS or a store is not there.
     #[error(transparent)]
-    Namespace(#[from] InvalidNamespace),
-    /// No connection to NATS, or no consumer.
+    Connect(#[from] ConnectError),
+    /// NATS does not do what it should.
     #[error(transparent)]
     Bus(#[from] BusError),
     /// A store does not answer.
@@ -112,8 +117,8 @@ pub enum Error {
     /// A tool file is wrong.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// A setting makes no sense.
-    #[error(transparent)]
+    /// A setting makes no sense. Not transparent: whoever gives the exit code looks for the source.
+    #[error("the tool-executor is not set up right")]
     Config(#[from] service::ConfigError),
     /// A policy is wrong.
     #[error(transparent)]
@@ -158,9 +163,8 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     ctx.health.expect("consumer");
     ctx.serve(ctx.config.common.listen, axum::Router::new()).await?;
     let config = &ctx.config;
-    let bus = connect(config).await?;
-    let engine = Engine::start(engine_options(config), bus.clone()).await?;
-    watch_health(&ctx, &engine);
+    let engine = ctx.connect(config.common.engine_options(Role::ToolExecutor)).await?;
+    let bus = engine.bus().clone();
     let (kill_switch, stopped) = KillSwitch::listen(engine.freezes(), &bus, &ctx.shutdown).await?;
     let (following, begun) = Following::new();
     let dispatcher = Arc::new(dispatcher(&ctx, &engine, kill_switch, following)?);
@@ -183,6 +187,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
 
     let looking = look::serve(&bus, dispatcher.clone(), ctx.shutdown.stopping()).await?;
     let previewing = preview::serve(&bus, dispatcher.clone(), ctx.shutdown.stopping()).await?;
+    let checking = check::serve(&bus, dispatcher.clone(), ctx.shutdown.stopping()).await?;
 
     let consuming = {
         let (dispatcher, cut_off) = (dispatcher.clone(), ctx.shutdown.cut_off());
@@ -203,25 +208,10 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         bus.consume("tool-executor", options, handle, ctx.shutdown.stopping())?
     };
     ctx.health.set("consumer", true, "");
-    futures::join!(consuming.join(), looking.join(), previewing.join());
+    futures::join!(consuming.join(), looking.join(), previewing.join(), checking.join());
     mcp.close().await;
     engine.drain().await;
     Ok(())
-}
-
-async fn connect(config: &Config) -> Result<Bus, Error> {
-    let namespace = config.common.namespace.parse()?;
-    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "tool-executor") };
-    Ok(Bus::connect(options).await?)
-}
-
-fn engine_options(config: &Config) -> EngineOptions {
-    let common = &config.common;
-    EngineOptions {
-        namespace: common.namespace.clone(),
-        schema: common.schema.clone(),
-        ..EngineOptions::new(Role::ToolExecutor, common.database_url.expose(), common.redis_url.expose())
-    }
 }
 
 fn dispatcher(
@@ -235,6 +225,7 @@ fn dispatcher(
     let unusable = |source| Error::Workspaces { path: root.display().to_string(), source };
     std::fs::create_dir_all(root).map_err(unusable)?;
     let workspaces = Workspaces::new(std::path::absolute(root).map_err(unusable)?);
+    activity::tidy(&workspaces.apart());
     let secrets_dir = Some(config.secrets_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
     // What is not text is no secret of ours.
     let env = std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
@@ -249,7 +240,8 @@ fn dispatcher(
     let specs =
         catalog.all().into_iter().filter_map(|spec| Some((spec.clone(), catalog.digest(&spec.name)?.to_owned())));
     let confinement = Confinement::new(config.confine, &config.process_read)?;
-    let process = process_options(config, &confinement);
+    let groups = Groups::new(config.control_groups, &config.control_group)?;
+    let process = process_options(config, &confinement, &groups);
     let limits = ActivityLimits {
         concurrent: config.activities,
         caps: process.caps,
@@ -262,7 +254,7 @@ fn dispatcher(
         publisher,
         workspaces.clone(),
         limits,
-        (confinement.clone(), Groups::new(config.control_groups, &config.control_group)?),
+        (confinement.clone(), groups),
         secrets.clone(),
         ctx.shutdown.clone(),
     );
@@ -303,7 +295,7 @@ fn dispatcher(
         doubt: Duration::from_secs(config.doubt_seconds),
         following,
         parked: Default::default(),
-        claimed: Default::default(),
+        claims: Default::default(),
     })
 }
 
@@ -319,7 +311,7 @@ fn mcp(
     Ok(Mcp::new(engine, declared, means, artifacts.clone(), secrets.clone(), config.mcp_servers))
 }
 
-fn process_options(config: &Config, confinement: &Confinement) -> ProcessOptions {
+fn process_options(config: &Config, confinement: &Confinement, groups: &Groups) -> ProcessOptions {
     ProcessOptions {
         env: ProcessOptions::env(&config.env_allow),
         limits: PerProcess {
@@ -329,20 +321,8 @@ fn process_options(config: &Config, confinement: &Confinement) -> ProcessOptions
         },
         caps: Caps { output: config.output_cap, processes: config.process_count, memory: config.process_memory },
         confinement: confinement.clone(),
+        groups: groups.clone(),
     }
-}
-
-fn watch_health(ctx: &Ctx<Config>, engine: &Engine) {
-    let pinged = engine.clone();
-    ctx.health.check("stores", move || {
-        let engine = pinged.clone();
-        async move { engine.ping().await.map_err(|error| error.to_string()) }
-    });
-    let bus = engine.bus().clone();
-    ctx.health.check("nats", move || {
-        let state = bus.state();
-        async move { if state == bus::BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
-    });
 }
 
 /// Ends the activities of runs that are ending. What is not heard is found out by looking now and then.

@@ -10,13 +10,14 @@ use std::time::Instant;
 use bus::{Bus, BusError, Problem, ServeOptions, Serving};
 use kernel::tool::{CallKind, Effect};
 use kernel::{CallId, RunId, TenantId};
-use policy::{Answer, Request};
+use policy::{Answer, Obligation, Request};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::dispatch::Dispatcher;
+use crate::perform::OVERTIME;
 use crate::registry::Refusal;
 use crate::tools::Invocation;
 
@@ -92,12 +93,14 @@ impl Dispatcher {
             return Err(Problem::new(403, format!("`{name}` reads the workspace of a run, and this is none")));
         }
         let as_json = Value::Object(arguments.clone());
-        let bare = Request::new(tenant.as_str(), agent, name, means.kind(), policy::Effect::Read, &as_json);
+        let kind = policy::kind(&tool.spec.run);
+        let bare = Request::new(tenant.as_str(), agent, name, kind, policy::Effect::Read, &as_json);
         let decision = pipeline.policies.current().decide(&Request {
             idempotent: tool.spec.idempotent,
             trust: policy::Trust::Untrusted,
             named_host: reach.named_host,
             named_command: reach.named_command,
+            confined: kind == policy::ToolKind::Process && pipeline.confinement.holds(means.network()),
             environment: &pipeline.environment,
             now: Some(kernel::Timestamp::now()),
             ..bare
@@ -107,6 +110,12 @@ impl Dispatcher {
                 403,
                 format!("the policies do not let it pass unasked: {}", decision.explanation()),
             ));
+        }
+        // A look changes nothing, so there is nothing to try out.
+        if let Some(obligation) = decision.obligations.iter().find(|obligation| **obligation != Obligation::DryRunFirst)
+        {
+            let words = format!("the policies oblige to `{}`, which a look has no means for", obligation.as_str());
+            return Err(Problem::new(403, words));
         }
         let began = Instant::now();
         // Of no run's trace, and of none that is kept.
@@ -124,12 +133,18 @@ impl Dispatcher {
             allow: &version.spec.allow,
             timeout: tool.spec.timeout.std(),
         };
-        let running = tokio::time::timeout(invocation.timeout, self.tools.run(means, invocation));
+        let running = tokio::time::timeout(invocation.timeout + OVERTIME, self.tools.run(means, invocation));
         let content = running
             .await
             .map_err(|_| Problem::new(504, format!("`{name}` took longer than {:?}", invocation.timeout)))?
+            .and_then(|content| tool.checked(content))
             .map_err(|error| Problem::new(502, self.results.redacted(&error.message)))?;
         tracing::debug!(%tenant, agent, tool = name, purpose, took = ?began.elapsed(), "looked at the world");
+        // Of a part nobody can say what the whole shows.
+        if content.truncated || content.bytes.len() > ANSWER_BYTES {
+            let words = format!("`{name}` answered with more than {ANSWER_BYTES} bytes: ask for less");
+            return Err(Problem::new(502, words));
+        }
         let text = self.results.shown(&content.bytes, ANSWER_BYTES);
         // What the observer reads must not hold what nobody may see, so it is read from what is shown.
         let value = serde_json::from_str(&text).unwrap_or_default();

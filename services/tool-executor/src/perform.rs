@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use engine::{Lease, SubmitError};
 use jiff::{SignedDuration, Timestamp};
-use kernel::call::{Attempt, CallFailure, CallResult, ErrorClass};
+use kernel::call::{Attempt, CallFailure, ErrorClass};
 use kernel::command::{Command, CompleteCall, FailCall, ProgressCall};
+use kernel::excerpt;
 use kernel::tool::Effect;
-use kernel::{Block, Trust, excerpt};
 
 use crate::beside::Held;
 use crate::dispatch::{Dispatcher, Next};
@@ -27,7 +27,7 @@ use crate::tools::Means;
 /// What waits no longer than this waits here, if repeating is harmless.
 const SOON: Duration = Duration::from_secs(3);
 /// What a tool has on top of its time-out to notice it by itself.
-const OVERTIME: Duration = Duration::from_secs(1);
+pub(crate) const OVERTIME: Duration = Duration::from_secs(1);
 /// How long after its start was asked for an effect may still begin. A probe that finds nothing is believed a few seconds
 /// after the call's time-out, so an effect that begins later than this could come after somebody has done it again.
 const BEGIN_WITHIN: Duration = Duration::from_secs(2);
@@ -152,21 +152,15 @@ impl Dispatcher {
     }
 
     pub(crate) async fn complete(&self, task: &Task, content: Content, took: Duration) -> Result<Next, SubmitError> {
-        let mut result = self.results.complete(task.origin(), content, took).await;
-        if let Err(no) =
-            self.pipeline.check_result(&task.state, &task.call, &result).await.map_err(SubmitError::Engine)?
-        {
-            // It has happened; what came of it is for nobody who was not let see it.
-            let words = format!("The call has happened. Its result is withheld: {}", no.words());
-            let block = Block::new(words, Trust::System, "runtime");
-            result = CallResult { block, value: None, artifact: None, ..result };
-        }
+        let result = self.results.complete(task.origin(), content, took).await;
+        let result = self.told(&task.state, &task.call, result).await.map_err(SubmitError::Engine)?;
         task.ended("completed", None);
         self.record(task, Command::CompleteCall(CompleteCall { call_id: task.id(), result }), "end").await
     }
 
     pub(crate) async fn fail(&self, task: &Task, error: &ToolError, took: Duration) -> Result<Next, SubmitError> {
-        let mut failure = self.results.fail(task.origin(), error, took);
+        let failure = self.results.fail(task.origin(), error, took);
+        let mut failure = self.told_failure(&task.state, &task.call, failure).await.map_err(SubmitError::Engine)?;
         explain(&mut failure, error.class());
         task.ended("failed", Some((error.code, &failure.block.text)));
         self.record(task, Command::FailCall(FailCall { call_id: task.id(), failure }), "end").await

@@ -38,7 +38,7 @@ pub(crate) struct Tool {
     pub means: Result<Means, String>,
     pub probe: Option<Probe>,
     /// What its author says about arguments and results.
-    pub labels: Labels,
+    pub labels: Arc<Labels>,
     /// How it goes on elsewhere, for an activity that is a request.
     pub remote: Option<FollowUps>,
     /// What undoes it; in words why nothing does.
@@ -117,6 +117,7 @@ impl Tool {
             ToolRun::Http(http) => with_env(http, env).map(Means::Http).map_err(|error| error.to_string()),
             ToolRun::Mcp(run) => Ok(Means::Mcp(Arc::new(Remote::new(run, &spec, &digest)))),
             ToolRun::Process(process) => Ok(Means::Process(process.clone())),
+            ToolRun::Sql(sql) => Ok(Means::Sql(sql.clone())),
         };
         let probe = spec.probe.as_ref().and_then(|probe| {
             let http = with_env(&probe.http, env);
@@ -129,7 +130,7 @@ impl Tool {
         // A label that means nothing protects nobody, so its tool can't be used.
         let wrong = labels.as_ref().err().map(|error| format!("a label in its schema, {error}"));
         let means = wrong.map_or(means, Err);
-        let labels = labels.unwrap_or_default();
+        let labels = Arc::new(labels.unwrap_or_default());
         let input = Schema::new(&spec.input, "the arguments");
         let output = spec.output.as_ref().map(|output| Schema::new(output, "the result")).transpose();
         for error in [means.as_ref().err(), input.as_ref().err(), output.as_ref().err()].into_iter().flatten() {

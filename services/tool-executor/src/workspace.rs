@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use kernel::RunId;
+use kernel::{CallId, RunId};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fstatat, mkdirat};
@@ -17,6 +17,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 /// Folder of the runtime's own files within a workspace; no tool reads or writes there.
 pub const RESERVED: &str = ".esc";
+/// Folder beside the workspaces for programs that belong to no run. No run has that name.
+const APART: &str = ".answers";
 /// Longest path that a tool may name, in bytes.
 const MAX_PATH: usize = 4096;
 
@@ -98,6 +100,18 @@ impl Workspaces {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Where programs that only answer have their folders.
+    #[must_use]
+    pub fn apart(&self) -> PathBuf {
+        self.root.join(APART)
+    }
+
+    /// The folder of a program that only answers, for one call.
+    #[must_use]
+    pub fn of_answer(&self, call: CallId) -> Workspace {
+        Workspace { root: self.apart().join(call.to_string()) }
     }
 
     /// The workspace of a run; it is made when first written to.

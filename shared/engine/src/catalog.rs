@@ -71,6 +71,14 @@ pub enum CatalogError {
         /// The other.
         second: PathBuf,
     },
+    /// A tool is tried out by one that is not there, or does more than read.
+    #[error("`{tool}` says `dry_run: {{ tool: {by} }}`, and there is no tool `{by}` that answers and only reads")]
+    NoDryRun {
+        /// The tool.
+        tool: String,
+        /// What it names.
+        by: String,
+    },
     /// The tools of an MCP server would be called as tools of our own are.
     #[error(
         "{}: the tools of an MCP server `{server}` would be called `{server}.…`, as `{tool}` is, which is no tool of a server: \
@@ -120,6 +128,12 @@ impl ToolCatalog {
                 return Err(CatalogError::Twice { name: spec.name, first, second: path });
             }
             tools.insert(spec.name.clone(), Tool::new(spec));
+        }
+        for tool in tools.values() {
+            let find = |name: &str| tools.get(name).map(|tool| Arc::clone(&tool.spec));
+            if let Some(by) = check::missing_dry_run(&tool.spec, find) {
+                return Err(CatalogError::NoDryRun { tool: tool.spec.name.clone(), by: by.to_owned() });
+            }
         }
         let servers = McpServers::load(agents_dir.as_ref(), tools.keys().map(String::as_str))?;
         Ok(Self { tools: Arc::new(tools), servers })
@@ -252,8 +266,13 @@ probe:
     #[test]
     fn the_tools_of_the_repository_load() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/agents");
-        let catalog = ToolCatalog::load(folder).unwrap();
+        let catalog = ToolCatalog::load(&folder).unwrap();
         assert!(catalog.get("github.merge").unwrap().probe.is_some());
+        let example = ToolCatalog::load(folder.join("examples/verify")).unwrap();
+        let agent = fs::read_to_string(folder.join("examples/verify/agents/orders-keeper.yaml")).unwrap();
+        let agent = crate::parse(&agent).unwrap();
+        let known = |name: &String| example.get(name).is_some() || catalog.get(name).is_some();
+        assert!(agent.tools.iter().all(known), "{:?}", agent.tools);
     }
 
     #[test]
@@ -267,6 +286,7 @@ probe:
         fs::remove_dir_all(at).unwrap();
         for (from, to, expect) in [
             ("kind: activity", "kind: call", "`kind: activity`"),
+            ("limits:", "answers: [0]\n    limits:", "only answers"),
             ("[make, ", "[\"{target}\", ", "no argument may choose"),
             ("command: [make, \"{target}\"]", "command: []", "`command` is empty"),
             ("\"{target}\"]", "\"{goal}\"]", "`{goal}` names no argument"),
@@ -280,6 +300,40 @@ probe:
             let at = folder(&[("build.yaml", &yaml)]);
             let error = ToolCatalog::load(&at).unwrap_err().to_string();
             assert!(error.contains("build.yaml: line ") && error.contains(expect), "{to}: {error}");
+            fs::remove_dir_all(at).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_only_answers_reads_and_nothing_else() {
+        const STATE: &str = "name: x.state\ndescription: Says how it stands.\neffect: read\nidempotent: true\n\
+             input: { type: object, properties: { id: { type: string } }, additionalProperties: false }\n\
+             run:\n  process:\n    command: [systemctl, is-active, \"{id}\"]\n    answers: [0, 3]\n";
+        const ROW: &str = "name: x.row\ndescription: Reads a row.\neffect: read\n\
+             input: { type: object, properties: { id: { type: string } }, additionalProperties: false }\n\
+             run:\n  sql:\n    url: secret:ORDERS\n    statement: select * from orders where id = $1\n    \
+             parameters: [\"{id}\"]\n    rows: 5\n";
+        let at = folder(&[("state.yaml", STATE), ("row.yaml", ROW)]);
+        let catalog = ToolCatalog::load(&at).unwrap();
+        assert!(["x.state", "x.row"].iter().all(|name| !catalog.get(name).unwrap().needs_start()));
+        fs::remove_dir_all(at).unwrap();
+        for (whole, from, to, expect) in [
+            (STATE, "effect: read", "effect: external", "`effect: read`"),
+            (STATE, "answers:", "cwd: src\n    answers:", "`cwd`"),
+            (ROW, "effect: read", "effect: write", "only reads"),
+            (ROW, "effect: read", "kind: activity\neffect: read", "answers at once"),
+            (ROW, "secret:ORDERS", "postgres://u:p@h/d", "`secret:NAME`"),
+            (ROW, "secret:ORDERS", "secret:{id}", "`secret:NAME`"),
+            (ROW, "id = $1", "id = '{id}'", "`parameters`"),
+            (ROW, "[\"{id}\"]", "[\"{number}\"]", "`{number}` names no argument"),
+            (ROW, "rows: 5", "rows: 0", "`rows` must be"),
+            (ROW, "select * from orders where id = $1", "\"\"", "`statement` is empty"),
+        ] {
+            let yaml = whole.replacen(from, to, 1);
+            assert_ne!(yaml, whole, "{from}");
+            let at = folder(&[("x.yaml", &yaml)]);
+            let error = ToolCatalog::load(&at).unwrap_err().to_string();
+            assert!(error.contains("x.yaml: line ") && error.contains(expect), "{to}: {error}");
             fs::remove_dir_all(at).unwrap();
         }
     }
@@ -301,6 +355,38 @@ probe:
         assert!(tool.permissions.allow_agent("ci-keeper") && !tool.permissions.allow_tenant("other"));
         assert!(tool.compensate.is_some());
         fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn a_dry_run_answers_and_changes_nothing() {
+        const DRAIN: &str = "name: x.drain\ndescription: Drains.\neffect: destructive\n\
+             input: { type: object, properties: { node: { type: string }, check: { type: boolean } }, additionalProperties: false }\n\
+             run: { http: { method: POST, url: \"https://h.example/drain\" } }\ndry_run: { arguments: { check: true } }\n";
+        const LOOK: &str = "name: x.look\ndescription: Looks.\neffect: read\ninput: { type: object }\n\
+             run: { http: { method: GET, url: \"https://h.example/look\" } }\n";
+        let other = |effect: &str| LOOK.replacen("effect: read", effect, 1);
+        let tried = |to: &str, other: &str| {
+            let yaml = DRAIN.replacen("{ arguments: { check: true } }", to, 1);
+            let at = folder(&[("drain.yaml", &yaml), ("look.yaml", other)]);
+            let loaded = ToolCatalog::load(&at).map(|catalog| catalog.get("x.drain").unwrap().dry_run.clone());
+            fs::remove_dir_all(at).unwrap();
+            loaded.map_err(|error| error.to_string())
+        };
+        assert!(tried("{ arguments: { check: true } }", LOOK).unwrap().is_some());
+        assert!(tried("{ tool: x.look }", LOOK).unwrap().is_some());
+        for (to, other, expect) in [
+            ("{ arguments: { dry: true } }", LOOK.to_owned(), "`dry` in `dry_run` is no argument"),
+            ("{ arguments: {} }", LOOK.to_owned(), "sets no argument"),
+            ("{ tool: x.gone }", LOOK.to_owned(), "there is no tool `x.gone`"),
+            ("{ tool: x.look }", other("effect: external"), "that answers and only reads"),
+            ("{ tool: x.look }\nkind: activity", LOOK.to_owned(), ""),
+            ("{ arguments: { check: true } }\nkind: activity", LOOK.to_owned(), "a dry run has to answer"),
+        ] {
+            match tried(to, &other) {
+                Ok(_) => assert_eq!(expect, "", "{to}"),
+                Err(error) => assert!(!expect.is_empty() && error.contains(expect), "{to}: {error}"),
+            }
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | forks | `forks.rs` |
 //! | what outlives runs: memories, documents, opened skills | `memories.rs`, `knowledge.rs`, `skills.rs` |
 //! | the kill switch | `freezes.rs` |
+//! | what tools ask databases that are not ours | `foreign.rs` |
 //! | standing approvals, and when people are told of a question | `standing.rs`, `notices.rs` |
 //! | API tokens, and the audit trail | `tokens.rs`, `trail.rs` |
 //! | how waits meet outside events | `externals.rs`, `externals/`, `lookback.rs`, `matching.rs` |
@@ -31,6 +32,7 @@ mod economics;
 mod engine;
 mod error;
 mod externals;
+mod foreign;
 mod forks;
 mod freezes;
 mod gate;
@@ -75,6 +77,7 @@ pub use audit::{AuditOptions, AuditReport, AuditViolation, audit};
 pub use catalog::*;
 pub use error::{EngineError, SubmitError};
 pub use externals::*;
+pub use foreign::*;
 pub use forks::{ForkPoint, Forks};
 pub use freezes::{Freeze, FreezeScope, Freezes, NotAScope, UnderWay};
 pub use gate::PublishGate;

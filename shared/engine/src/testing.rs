@@ -141,6 +141,24 @@ impl TestStack {
         PgConnection::connect_with(&options).await.map_err(pg("connecting"))
     }
 
+    /// Runs statements that may do everything, in the test's schema: for tests of those who don't speak to Postgres themselves.
+    ///
+    /// # Errors
+    /// When Postgres cannot be reached, or refuses.
+    pub async fn sql(&self, statements: &str) -> Result<(), EngineError> {
+        let mut connection = self.postgres().await?;
+        connection.execute(AssertSqlSafe(statements.to_owned())).await.map_err(pg("running a test's statements"))?;
+        Ok(())
+    }
+
+    /// The address of the Postgres server, for whoever connects to it as to a database of its own: the test's schema.
+    #[must_use]
+    pub fn database_url(&self) -> String {
+        let url = database_url();
+        let more = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{more}options[search_path]={}", self.schema)
+    }
+
     /// All rows of all tables and all that is in Redis, as text: to look for what must not be anywhere.
     ///
     /// # Errors

@@ -101,6 +101,9 @@ pub struct ToolSpec {
     /// What undoes a call that has happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compensate: Option<FollowUp>,
+    /// How a call is tried out before it happens, where a policy obliges to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry_run: Option<DryRun>,
 }
 
 const fn default_timeout() -> Duration {
@@ -113,7 +116,7 @@ impl ToolSpec {
     pub const fn words(&self) -> Trust {
         match &self.run {
             ToolRun::Mcp(run) => run.words,
-            ToolRun::Builtin(_) | ToolRun::Http(_) | ToolRun::Process(_) => Trust::System,
+            ToolRun::Builtin(_) | ToolRun::Http(_) | ToolRun::Process(_) | ToolRun::Sql(_) => Trust::System,
         }
     }
 
@@ -137,6 +140,7 @@ impl ToolSpec {
             status: None,
             cancel: None,
             compensate: None,
+            dry_run: None,
         }
     }
 
@@ -263,8 +267,11 @@ pub enum ToolRun {
     Builtin(String),
     /// A templated HTTP request.
     Http(HttpRequest),
-    /// A program, started in the run's workspace; an activity.
+    /// A program. As an activity it is started in the run's workspace, and goes on by itself; as a call, which may only read, it
+    /// runs in an empty folder of its own, and what it prints is the answer.
     Process(ProcessRun),
+    /// A question to a Postgres database.
+    Sql(SqlRead),
     /// A part of an MCP server. Never written by hand: it is made from what a server lists and from its file.
     Mcp(McpRun),
 }
@@ -322,6 +329,26 @@ pub struct ProcessRun {
     /// What it may use.
     #[serde(default, skip_serializing_if = "ProcessLimits::says_nothing")]
     pub limits: ProcessLimits,
+    /// For a call: the exit codes with which what it prints is an answer. Not said: 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<i32>,
+}
+
+/// A question to a Postgres database: one query, in a transaction that can only read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlRead {
+    /// The connection URL of the database, as `secret:NAME`: there is a password in it. Best of somebody who may only read.
+    pub url: String,
+    /// The query, with `$1`, `$2` and so on for its parameters. Nothing is filled in.
+    pub statement: String,
+    /// What the parameters are, with `{name}` places: texts, bound by the server. `$1::bigint` makes one a number; a place as
+    /// a whole that nothing fills is null.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<String>,
+    /// Rows that are read at most. Not said: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u32>,
 }
 
 /// What a program may use. What is not said is as the executor is configured.
@@ -452,6 +479,16 @@ pub struct Status {
 pub struct FollowUp {
     /// The request; `{idempotency_key}` and `{result.…}`, the call's structured result, are places too.
     pub http: HttpRequest,
+}
+
+/// How a call is tried out: something that answers, and changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum DryRun {
+    /// The tool itself, with these arguments set.
+    Arguments(serde_json::Map<String, serde_json::Value>),
+    /// A tool that only reads, with those of the arguments that it takes.
+    Tool(String),
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! if that executor is gone, the next one goes on where it stopped. The executor never says that an activity has
 //! completed: its exit frame does, and the observer concludes from it.
 
+mod answer;
 mod files;
 mod follower;
 mod group;
@@ -40,6 +41,7 @@ use follower::{Follower, Registered};
 use processes::Processes;
 use tail::Follow;
 
+pub(crate) use answer::{Answer, End, answer, tidy};
 pub(crate) use files::Caps;
 pub(crate) use group::Groups;
 pub use group::NoGroups;

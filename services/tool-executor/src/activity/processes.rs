@@ -23,8 +23,17 @@ const STOPS: usize = 200;
 #[derive(Clone, Debug)]
 pub(super) struct Processes {
     call: CallId,
-    files: Files,
+    leader: Leader,
     group: Group,
+}
+
+/// Where it is known who began the processes of a call.
+#[derive(Clone, Debug)]
+enum Leader {
+    /// The supervisor has written itself down.
+    Recorded(Files),
+    /// Whoever started it knows.
+    Known(i32),
 }
 
 /// Who is left alone when processes are ended.
@@ -111,12 +120,21 @@ fn send(pid: i32, signal: Signal) {
 
 impl Processes {
     pub fn new(call: CallId, files: &Files, group: Group) -> Self {
-        Self { call, files: files.clone(), group }
+        Self { call, leader: Leader::Recorded(files.clone()), group }
+    }
+
+    /// Those that process `pid` began, without anybody who records how they end.
+    pub fn of(call: CallId, pid: i32, group: Group) -> Self {
+        Self { call, leader: Leader::Known(pid), group }
     }
 
     /// The supervisor, while it lives.
     pub fn supervisor(&self) -> Option<i32> {
-        self.files.pid().filter(|pid| belongs(*pid, self.call))
+        let leader = match &self.leader {
+            Leader::Recorded(files) => files.pid(),
+            Leader::Known(pid) => Some(*pid),
+        };
+        leader.filter(|pid| belongs(*pid, self.call))
     }
 
     /// Ends all processes of the call: TERM, after `grace` KILL, for good. Whatever is left alive after that can't be killed,
@@ -167,14 +185,18 @@ impl Processes {
     /// output, or descend from any of these. Without a control group, one that threw off all of that at once, and whose
     /// supervisor is gone, is none of ours any more as far as anybody can tell.
     fn members(&self, spare: Spare) -> BTreeSet<i32> {
-        let (supervisor, output) = (self.supervisor(), self.files.output_path());
+        let supervisor = self.supervisor();
+        let output = match &self.leader {
+            Leader::Recorded(files) => Some(files.output_path()),
+            Leader::Known(_) => None,
+        };
         let all: Vec<_> = pids().filter_map(|pid| Some((pid, relations(pid)?))).collect();
         let grouped = self.group.processes();
         let is_kin = |pid: i32, relations: Relations| {
             grouped.contains(&pid)
                 || supervisor.is_some_and(|own| [pid, relations.group, relations.session].contains(&own))
                 || belongs(pid, self.call)
-                || [1, 2].iter().any(|fd| has_open(pid, *fd, &output))
+                || output.as_ref().is_some_and(|output| [1, 2].iter().any(|fd| has_open(pid, *fd, output)))
         };
         let found = all.iter().filter(|(pid, relations)| is_kin(*pid, *relations)).map(|(pid, _)| *pid).collect();
         let mut found = with_descendants(found, &all);

@@ -14,7 +14,7 @@ use nix::unistd::mkfifo;
 use tokio::sync::{Notify, oneshot};
 
 use super::files::Caps;
-use super::group::Group;
+use super::group::{Door, Group};
 use super::limits;
 use crate::confine::{Bounds, Confinement};
 
@@ -98,6 +98,11 @@ fn begin(
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     by_itself(&mut shell);
+    launch(&mut shell, command, group, &door)
+}
+
+/// Starts a shell that waits for a line on its input before it runs anything, sees to its limits, and gives it the line.
+pub(super) fn launch(shell: &mut Command, command: &ProcessCommand, group: &Group, door: &Door) -> io::Result<Child> {
     let mut child = shell.spawn()?;
     let bounded = || {
         door.enter(i32::try_from(child.id()).map_err(io::Error::other)?)?;

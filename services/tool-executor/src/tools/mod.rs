@@ -9,6 +9,7 @@ mod recall;
 mod schedule;
 mod send;
 mod signals;
+mod sql;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use engine::{Reads, Schedules};
 use kernel::agent::Allow;
-use kernel::tool::{HttpRequest, ProcessRun};
+use kernel::tool::{HttpRequest, ProcessRun, SqlRead};
 use kernel::{CallId, RunId, TenantId, Trust};
 use serde_json::{Map, Value};
 
@@ -61,6 +62,7 @@ pub(crate) enum Means {
     Http(HttpRequest),
     Mcp(Arc<Remote>),
     Process(ProcessRun),
+    Sql(SqlRead),
 }
 
 /// One call, as far as its tool needs it.
@@ -160,17 +162,6 @@ impl FromStr for Builtin {
 }
 
 impl Means {
-    /// As policies name it.
-    pub fn kind(&self) -> policy::ToolKind {
-        match self {
-            // What a command is told is as good as a command.
-            Self::Builtin(Builtin::ShellRun | Builtin::ActivitySend) | Self::Process(_) => policy::ToolKind::Process,
-            Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) | Self::Http(_) => policy::ToolKind::Http,
-            Self::Mcp(_) => policy::ToolKind::Mcp,
-            Self::Builtin(_) => policy::ToolKind::Builtin,
-        }
-    }
-
     /// Whether it keeps the time of its calls by itself.
     pub const fn keeps_time(&self) -> bool {
         matches!(self, Self::Mcp(_))
@@ -183,7 +174,7 @@ impl Means {
             Self::Builtin(Builtin::HttpGet | Builtin::HttpRequest) => {
                 http::place(arguments.get("url").and_then(Value::as_str)?)
             }
-            Self::Builtin(_) | Self::Process(_) | Self::Mcp(_) => None,
+            Self::Builtin(_) | Self::Process(_) | Self::Mcp(_) | Self::Sql(_) => None,
         }
     }
 
@@ -213,6 +204,8 @@ impl Means {
                 Reach { in_workspace: Some(crate::workspace::is_inside(text("path"))), ..none }
             }
             Self::Builtin(Builtin::RepoCheckout) => Reach { in_workspace: Some(true), ..none },
+            // The operator named the database, and an argument stays a parameter of what its tool's file asks.
+            Self::Sql(_) => none,
             Self::Mcp(_)
             | Self::Builtin(
                 Builtin::ArtifactRead
@@ -272,7 +265,11 @@ impl Tools {
             Means::Builtin(Builtin::SignalsRead) => signals::read(&self.artifacts, invocation).await,
             Means::Builtin(Builtin::Echo) => echo(invocation),
             Means::Builtin(Builtin::ActivitySend) => send::send(self.workspaces.of(invocation.run), invocation).await,
-            Means::Builtin(Builtin::ShellRun) | Means::Process(_) => Err(ToolError::final_(
+            Means::Process(program) => {
+                process::answer(&self.process, &self.workspaces, &self.secrets, program, invocation).await
+            }
+            Means::Sql(sql) => sql::read(&self.secrets, sql, invocation).await,
+            Means::Builtin(Builtin::ShellRun) => Err(ToolError::final_(
                 "misconfigured",
                 "a command goes on by itself; its tool file must say `kind: activity`",
             )),
@@ -285,7 +282,7 @@ impl Tools {
         let command = match means {
             Means::Builtin(Builtin::ShellRun) => process::shell(&self.process, &workspace, invocation),
             Means::Process(program) => process::program(&self.process, &workspace, &self.secrets, program, invocation),
-            Means::Builtin(_) | Means::Http(_) | Means::Mcp(_) => Err(ToolError::final_(
+            Means::Builtin(_) | Means::Http(_) | Means::Mcp(_) | Means::Sql(_) => Err(ToolError::final_(
                 "misconfigured",
                 "only a command goes on by itself; its file must say `kind: call`",
             )),

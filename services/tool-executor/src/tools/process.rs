@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kernel::Trust;
 use kernel::agent::Allow;
 use kernel::tool::{ProcessLimits, ProcessRun};
 use serde_json::Value;
 
 use super::{Invocation, Tools, required, text};
-use crate::activity::{Caps, PerProcess, ProcessCommand};
+use crate::activity::{self, Answer, Caps, End, Groups, PerProcess, ProcessCommand};
 use crate::confine::Confinement;
-use crate::outcome::ToolError;
+use crate::outcome::{Content, Happened, ToolError};
 use crate::secrets::Secrets;
 use crate::template::{self, Places};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, Workspaces};
 
+/// Most bytes of an answer of a program, whatever else it may print.
+const ANSWER: u64 = 1 << 20;
 /// Where commands are looked for if the executor has no `PATH` itself.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -29,6 +32,7 @@ pub(crate) struct ProcessOptions {
     /// For a command as a whole.
     pub caps: Caps,
     pub confinement: Confinement,
+    pub groups: Groups,
 }
 
 impl ProcessOptions {
@@ -84,6 +88,57 @@ pub(super) fn program(
     let declared =
         Declared { env, read: &process.read, network: process.network, limits: process.limits, input: false };
     assemble(options, workspace, arguments, &cwd, declared)
+}
+
+/// Runs the program that a tool file names, in a folder of its own: what it prints is the answer.
+pub(super) async fn answer(
+    options: &ProcessOptions,
+    workspaces: &Workspaces,
+    secrets: &Secrets,
+    process: &ProcessRun,
+    invocation: Invocation<'_>,
+) -> Result<Content, ToolError> {
+    let call = invocation.call;
+    let command = program(options, &workspaces.of_answer(call), secrets, process, invocation)?;
+    let most = if command.caps.output == 0 { ANSWER } else { command.caps.output.min(ANSWER) };
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let bounds = (options.confinement.clone(), options.groups.clone());
+    let answered = activity::answer(call, command, bounds, most, invocation.timeout).await;
+    let answer = answered.map_err(|error| ToolError::final_("spawn", format!("it can't be started: {error}")))?;
+    said(process, answer, most, invocation.timeout)
+}
+
+/// What a program said, if that is an answer.
+fn said(process: &ProcessRun, answer: Answer, most: usize, within: Duration) -> Result<Content, ToolError> {
+    let name = process.command.first().map(String::as_str).unwrap_or_default();
+    let Answer { mut output, errors, end } = answer;
+    let how = match end {
+        End::Exited(code) if code == 0 && process.answers.is_empty() || process.answers.contains(&code) => {
+            return Ok(content(output));
+        }
+        End::TooMuch => {
+            output.truncate(most);
+            return Ok(Content { truncated: true, value: None, ..content(output) });
+        }
+        End::TimedOut | End::Unwanted => {
+            return Err(ToolError::transient("timeout", format!("`{name}` took longer than {within:?}"), Happened::No));
+        }
+        End::Beyond(reason) => {
+            return Err(ToolError::final_(reason, format!("`{name}` used more than it may, and was ended")));
+        }
+        End::Exited(code) => format!("`{name}` ended with exit code {code}, which is no answer"),
+        End::Killed(signal) => format!("`{name}` was ended by signal {signal}"),
+    };
+    let errors = String::from_utf8_lossy(&errors);
+    let words = format!("{how}\n\n{}", errors.trim());
+    // What it says there comes from wherever it has looked.
+    Err(ToolError { trust: Trust::Untrusted, ..ToolError::final_("exit", words.trim_end()) })
+}
+
+fn content(output: Vec<u8>) -> Content {
+    let value = serde_json::from_slice(&output).ok();
+    let media_type = if value.is_some() { "application/json" } else { "" };
+    Content { value, ..Content::outside(output, media_type) }
 }
 
 /// What a tool file says about its command.
@@ -199,6 +254,34 @@ mod tests {
         assert_eq!(filled.unwrap(), ["git", "show", "--format=a b;c", "main $(id) 'x'"]);
         let filled = fill(&["wc", "{files}", "{gone}"], &json!({"files": ["a", 1, "c d"]}));
         assert_eq!(filled.unwrap(), ["wc", "a", "1", "c d"]);
+    }
+
+    #[test]
+    fn only_with_some_exit_codes_what_is_printed_is_an_answer() {
+        let said = |answers: &[i32], end, output: &str| {
+            let process = ProcessRun {
+                command: vec!["systemctl".to_owned()],
+                cwd: None,
+                env: BTreeMap::new(),
+                network: false,
+                read: Vec::new(),
+                limits: ProcessLimits::default(),
+                answers: answers.to_vec(),
+            };
+            let answer = Answer { output: output.into(), errors: b"it is down\n".to_vec(), end };
+            super::said(&process, answer, 5, Duration::from_secs(1))
+        };
+        let good = said(&[], End::Exited(0), "{\"a\":1}").unwrap();
+        assert_eq!((good.value, good.media_type.as_str()), (Some(json!({"a": 1})), "application/json"));
+        assert_eq!(said(&[0, 3], End::Exited(3), "inactive").unwrap().bytes, b"inactive");
+        let code = |answers: &[i32], end| said(answers, end, "").map_err(|error| error.code).unwrap_err();
+        assert_eq!((code(&[], End::Exited(3)), code(&[3], End::Exited(0))), ("exit", "exit"));
+        assert_eq!((code(&[0], End::Killed(9)), code(&[0], End::TimedOut)), ("exit", "timeout"));
+        assert_eq!(code(&[], End::Beyond("memory_cap")), "memory_cap");
+        let error = said(&[], End::Exited(1), "").unwrap_err();
+        assert!(error.message.ends_with("it is down") && error.trust == Trust::Untrusted, "{error}");
+        let cut = said(&[], End::TooMuch, "{\"a\":1}").unwrap();
+        assert!(cut.truncated && cut.value.is_none() && cut.bytes.len() == 5);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::house::House;
 use crate::server::Server;
 
 /// Asks as the observer does. An executor that has just begun may not listen yet.
-async fn look(house: &House, question: &Value) -> Result<Value, (u16, String)> {
+pub async fn look(house: &House, question: &Value) -> Result<Value, (u16, String)> {
     let subject = subject::svc("tool-executor", "verify");
     loop {
         let asked: Result<Value, BusError> =

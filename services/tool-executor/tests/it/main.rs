@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not take for tests")]
 
 mod activities;
+mod answers;
 mod approvals;
 mod beside;
 mod canaries;
 mod desk;
 mod doubt;
 mod drills;
+mod dry_runs;
 mod elsewhere;
 mod freeze;
 mod gates;

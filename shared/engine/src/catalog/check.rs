@@ -1,8 +1,10 @@
 //! What reads well in a tool file and cannot be.
 
+use std::sync::Arc;
+
 use kernel::tool::{
-    CallKind, Concurrency, Effect, FollowUp, HttpRequest, Permissions, Probe, ProcessRun, Retry, Status, ToolRun,
-    ToolSpec,
+    CallKind, Concurrency, DryRun, Effect, FollowUp, HttpRequest, Permissions, Probe, ProcessRun, Retry, SqlRead,
+    Status, ToolRun, ToolSpec,
 };
 use serde_json::{Map, Value};
 
@@ -10,6 +12,8 @@ use crate::agents::{Problem, is_tool_name};
 
 /// What every request may name beside the arguments.
 const OWN_PLACES: [&str; 2] = ["idempotency_key", "run_id"];
+/// Most rows that a question to a database may have.
+const MOST_ROWS: u32 = 1000;
 /// The roles of API tokens.
 const ROLES: [&str; 5] = ["viewer", "user", "operator", "admin", "publisher"];
 
@@ -27,8 +31,8 @@ pub(super) fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
     if spec.timeout.as_millis() == 0 {
         return Some(Problem::new("timeout", "`timeout` must be longer than 0"));
     }
-    if matches!(spec.run, ToolRun::Process(_)) && spec.kind != CallKind::Activity {
-        return Some(Problem::new("process", "a `process` goes on by itself: say `kind: activity`"));
+    if let Some(problem) = kind_problem(spec) {
+        return Some(problem);
     }
     let places = Places::of(&spec.input);
     spec.retry
@@ -39,6 +43,32 @@ pub(super) fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
         .or_else(|| run_problem(&spec.run, &places))
         .or_else(|| spec.probe.as_ref().and_then(|probe| probe_problem(probe, &places)))
         .or_else(|| followed_problem(spec, &places.with_result()))
+        .or_else(|| dry_run_problem(spec, &places))
+}
+
+/// What can't be done in the way that the file says it is.
+fn kind_problem(spec: &ToolSpec) -> Option<Problem<'static>> {
+    let answers = spec.kind == CallKind::Call;
+    match &spec.run {
+        // What it has changed when its executor dies nobody could say; an activity outlives that.
+        ToolRun::Process(_) if answers && spec.effect != Effect::Read => Some(Problem::new(
+            "process",
+            "a `process` goes on by itself: say `kind: activity`, or `effect: read` if it only answers a question",
+        )),
+        ToolRun::Process(process) if answers && process.cwd.is_some() => {
+            Some(Problem::new("cwd", "`cwd` is a folder of the workspace: a `process` that only answers has none"))
+        }
+        ToolRun::Process(process) if !answers && !process.answers.is_empty() => {
+            let words =
+                "`answers` is for a `process` that only answers: what an exit code means is said under `observe`";
+            Some(Problem::new("answers", words))
+        }
+        ToolRun::Sql(_) if !answers || spec.effect != Effect::Read => Some(Problem::new(
+            "sql",
+            "`sql` only reads and answers at once: say `effect: read`, and `kind: call` or nothing",
+        )),
+        _ => None,
+    }
 }
 
 /// What `{name}` may stand for.
@@ -115,6 +145,7 @@ fn run_problem<'a>(run: &'a ToolRun, places: &Places<'_>) -> Option<Problem<'a>>
     match run {
         ToolRun::Http(request) => request_problem(request, places),
         ToolRun::Process(process) => process_problem(process, places),
+        ToolRun::Sql(sql) => sql_problem(sql, places),
         ToolRun::Mcp(_) => {
             let words = "`run: mcp` is not written by hand: an MCP server's tools come from its file";
             Some(Problem::new("run", words))
@@ -152,6 +183,28 @@ fn process_problem<'a>(process: &'a ProcessRun, places: &Places<'_>) -> Option<P
     templates.map(String::as_str).find_map(|template| places.unfilled(template))
 }
 
+fn sql_problem<'a>(sql: &'a SqlRead, places: &Places<'_>) -> Option<Problem<'a>> {
+    if !sql.url.strip_prefix("secret:").is_some_and(is_variable) {
+        let words = "`url` must be `secret:NAME`: the connection URL has a password in it, so it is no part of a file";
+        return Some(Problem::new("url", words));
+    }
+    if sql.statement.trim().is_empty() {
+        return Some(Problem::new(
+            "statement",
+            "`statement` is empty: say what is asked, such as `select state from orders`",
+        ));
+    }
+    let is_argument = |name: &&str| places.arguments.is_some_and(|arguments| arguments.contains_key(*name));
+    if let Some(name) = self::places(&sql.statement).find(is_argument) {
+        let words = format!("`{{{name}}}` in `statement` is not filled in: write `$1`, and put it into `parameters`");
+        return Some(Problem::new("statement", words));
+    }
+    if sql.rows.is_some_and(|rows| !(1..=MOST_ROWS).contains(&rows)) {
+        return Some(Problem::new("rows", format!("`rows` must be 1 to {MOST_ROWS}")));
+    }
+    sql.parameters.iter().find_map(|parameter| places.unfilled(parameter))
+}
+
 fn is_variable(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|first: char| first.is_ascii_digit())
@@ -187,6 +240,32 @@ fn followed_problem<'a>(spec: &'a ToolSpec, places: &Places<'_>) -> Option<Probl
     let status = spec.status.as_ref().and_then(|status| status_problem(status, places));
     let mut follow_ups = [&spec.cancel, &spec.compensate].into_iter().flatten();
     status.or_else(|| follow_ups.find_map(|FollowUp { http }| request_problem(http, places)))
+}
+
+fn dry_run_problem<'a>(spec: &'a ToolSpec, places: &Places<'_>) -> Option<Problem<'a>> {
+    let dry_run = spec.dry_run.as_ref()?;
+    if spec.effect == Effect::Read {
+        return Some(Problem::new("dry_run", "`dry_run` has nothing to try out: a `read` changes nothing"));
+    }
+    let DryRun::Arguments(set) = dry_run else { return None };
+    if spec.kind == CallKind::Activity {
+        let words = "a dry run has to answer, and an activity goes on by itself: name a `tool` that only reads";
+        return Some(Problem::new("dry_run", words));
+    }
+    if set.is_empty() {
+        return Some(Problem::new("dry_run", "`dry_run` sets no argument, so it would be the call itself"));
+    }
+    let arguments = places.arguments?;
+    let name = set.keys().find(|name| !arguments.contains_key(*name))?;
+    let words = format!("`{name}` in `dry_run` is no argument: `input` does not have it");
+    Some(Problem::new(name, words))
+}
+
+/// What a tool says that it is tried out by, if there is no such tool that answers and only reads.
+pub(super) fn missing_dry_run(spec: &ToolSpec, find: impl Fn(&str) -> Option<Arc<ToolSpec>>) -> Option<&str> {
+    let Some(DryRun::Tool(name)) = &spec.dry_run else { return None };
+    let reads = |tool: &Arc<ToolSpec>| tool.effect == Effect::Read && tool.kind == CallKind::Call;
+    (!find(name).is_some_and(|tool| reads(&tool))).then_some(name)
 }
 
 fn status_problem<'a>(status: &'a Status, places: &Places<'_>) -> Option<Problem<'a>> {

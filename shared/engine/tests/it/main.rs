@@ -7,6 +7,7 @@ mod audit;
 mod core;
 mod cron;
 mod externals;
+mod foreign;
 mod freezes;
 mod history;
 mod keeping;
