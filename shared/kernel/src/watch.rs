@@ -1,11 +1,13 @@
 //! What an agent file says about services: what a healthy one looks like, and what an action on one leads to.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{agent::Start, units::Duration};
+use crate::{agent::Start, observe::ObserveRule, units::Duration};
 
-/// A service that an agent watches.
+/// A service that an agent watches. The pace of its lines is listened to in any case; nothing else has to be said.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Watch {
@@ -14,6 +16,10 @@ pub struct Watch {
     /// What is looked at all the time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<HealthRule>,
+    /// What its lines mean, in the words in which it is said of the output of tools: `packs`, `failure`, `success`, `ignore`,
+    /// `records`, `thresholds`, `machines`, `heartbeats`, `settle` and `escalate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observe: Option<ObserveRule>,
     /// What an action on it leads to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actions: Option<ActionRule>,
@@ -28,6 +34,13 @@ impl Watch {
     #[must_use]
     pub fn is_about(&self, service: &str) -> bool {
         self.service.strip_suffix('*').map_or(self.service == service, |start| service.starts_with(start))
+    }
+
+    /// Whether it says how it wants to hear that there is no sign of life.
+    #[must_use]
+    pub fn says_what_life_is(&self) -> bool {
+        self.health.iter().any(|rule| rule.silence.is_some())
+            || self.observe.as_ref().is_some_and(|rule| !rule.heartbeats.is_empty())
     }
 }
 
@@ -82,8 +95,14 @@ pub struct ErrorLimit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FieldLimit {
-    /// The attribute that holds it, with dots into objects: `queue.depth`.
+    /// The attribute that holds it, with dots into objects: `queue.depth`; or the name of a metric.
     pub name: String,
+    /// Only of records with these words in these attributes, such as `state: used` of the memory of a machine.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub only: BTreeMap<String, String>,
+    /// It is a counter, and what is compared is by how much it rose within the time, all instances together: restarts, errors.
+    #[serde(skip_serializing_if = "is_false")]
+    pub rise: bool,
     /// Higher is too high.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above: Option<f64>,
@@ -93,7 +112,8 @@ pub struct FieldLimit {
     /// Where it is well again; the bound itself unless said otherwise. A gap between the two keeps an alarm from flapping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clear: Option<f64>,
-    /// The quantile that is compared, from 0 to 1, such as 0.95; the latest number if there is none.
+    /// The quantile that is compared, from 0 to 1, such as 0.95; if there is none, the worst of the latest numbers of all
+    /// instances, disks and whatever else the labels of a metric tell apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
     /// The quantile of at least so many numbers; 20 unless said otherwise.
@@ -102,6 +122,11 @@ pub struct FieldLimit {
     /// Within this time; a minute unless said otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<Duration>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// How often a line may come.
@@ -174,7 +199,8 @@ pub struct ActionStage {
 pub struct VerifyStep {
     /// The tool; its effect must be `read`, and the agent must have it.
     pub tool: String,
-    /// Its arguments. `{request_id}`, `{session_id}`, `{trace_id}`, `{action_id}`, `{service}` and `{actor}` in texts are filled in.
+    /// Its arguments. `{request_id}`, `{session_id}`, `{trace_id}`, `{action_id}`, `{service}` and `{actor}` in texts are filled in:
+    /// with anything where one is an argument by itself, percent-encoded in URLs, and within other texts only with what is plain.
     pub arguments: serde_json::Map<String, serde_json::Value>,
     /// CEL over `data.result` (what the tool gave, JSON read), `data.text` and `data.action` that holds if it took effect.
     pub expect: String,

@@ -18,6 +18,8 @@ const ATTRIBUTE_BYTES: usize = 1024;
 const DEPTH: usize = 3;
 /// The attribute that says how many bytes of the text were cut off.
 const CUT: &str = "escapement.cut_bytes";
+/// The attribute of a record that is a data point of a metric: the name of the metric.
+const POINT: &str = "escapement.point";
 /// How far into a line its severity is looked for.
 const SEVERITY_WITHIN: usize = 120;
 
@@ -215,7 +217,7 @@ impl Record {
             }
             scalar => scalar,
         };
-        if self.attributes.len() < MAX_ATTRIBUTES || name == CUT {
+        if self.attributes.len() < MAX_ATTRIBUTES || name == CUT || name == POINT {
             self.attributes.insert(cut(name, ATTRIBUTE_BYTES).to_owned(), value);
         }
     }
@@ -266,12 +268,33 @@ impl Record {
         number.is_finite().then_some(number)
     }
 
+    /// Notes that it is a data point of this metric.
+    pub(crate) fn set_point(&mut self, metric: &str) {
+        self.attributes.insert(POINT.to_owned(), cut(metric, ATTRIBUTE_BYTES).into());
+    }
+
+    /// The labels of a data point of a metric: what it says beside its numbers. None of any other record.
+    #[must_use]
+    pub fn labels(&self) -> Option<impl Iterator<Item = (&str, &Value)>> {
+        let metric = self.attributes.get(POINT)?.as_str()?;
+        let is_number = move |name: &str| matches!(name.strip_prefix(metric), Some("" | ".count" | ".sum"));
+        let all = self.attributes.iter().map(|(name, value)| (name.as_str(), value));
+        Some(all.filter(move |(name, _)| *name != POINT && !is_number(name)))
+    }
+
+    /// Whether an attribute says this, as a text.
+    #[must_use]
+    pub fn says(&self, name: &str, word: &str) -> bool {
+        let as_text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        self.attributes.get(name).map(as_text).is_some_and(|text| text == word)
+    }
+
     /// As a person would read it: severity, text, attributes.
     #[must_use]
     pub fn shown(&self) -> String {
         let mut shown = self.body.clone();
         if shown.is_empty() {
-            for (name, value) in &self.attributes {
+            for (name, value) in self.attributes.iter().filter(|(name, _)| *name != POINT) {
                 let separator = if shown.is_empty() { "" } else { " " };
                 // Writing to a String can't fail.
                 let _ = write!(shown, "{separator}{name}={value}");

@@ -12,16 +12,28 @@ pub struct House {
     pub url: String,
     http: reqwest::Client,
     services: Vec<Running>,
-    folder: tempfile::TempDir,
+    pub folder: tempfile::TempDir,
 }
 
 impl House {
     /// Starts all seven, with agents that know `forge`, exporting spans to `otlp`.
     pub async fn start(forge: SocketAddr, otlp: SocketAddr) -> Self {
+        Self::prepared(forge, otlp, &[], |_| ()).await
+    }
+
+    /// The same, with agents that are there from the beginning, so that nobody hears of them late, and with what `prepare` does
+    /// to the folder first: it has `agents` and `secrets` in it.
+    pub async fn prepared(forge: SocketAddr, otlp: SocketAddr, agents: &[String], prepare: impl FnOnce(&Path)) -> Self {
         let stack = TestStack::new().await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         write_agents(folder.path(), forge);
         write_project(folder.path());
+        std::fs::create_dir_all(folder.path().join("secrets")).unwrap();
+        prepare(folder.path());
+        let ingress = stack.engine(kernel::Role::Ingress).await.unwrap();
+        for yaml in agents {
+            ingress.agents().put(&kernel::TenantId::default(), yaml, "test").await.unwrap();
+        }
         let common = |name: &str| common(&stack, folder.path(), name, otlp);
         let mut services = Vec::new();
 
@@ -40,7 +52,13 @@ impl House {
         start!("approval", approval {});
         start!("scheduler", scheduler {});
         start!("observer", observer {});
-        start!("tool-executor", tool_executor { checkout_root: folder.path().join("repositories") });
+        start!(
+            "tool-executor",
+            tool_executor {
+                checkout_root: folder.path().join("repositories"),
+                secrets_dir: folder.path().join("secrets")
+            }
+        );
         start!("planner", planner {});
         start!("ingress", ingress { auth: ingress::AuthMode::Off });
         let url = format!("http://{}", services.last_mut().unwrap().listening().await.unwrap());
@@ -80,6 +98,20 @@ impl House {
         answer.json().await.unwrap_or(json!(null))
     }
 
+    /// Records an action on a service, and gives its id.
+    pub async fn act(&self, service: &str, request_id: &str) -> String {
+        let action = json!({ "service": service, "what": "POST /orders", "request_id": request_id });
+        self.post("/v1/actions", &action).await["action_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends lines of a service's log, as a collector does.
+    pub async fn log(&self, service: &str, lines: &[&str]) {
+        let records: Vec<_> = lines.iter().map(|line| json!({ "body": { "stringValue": line } })).collect();
+        let logs =
+            json!({ "resourceLogs": [{ "resource": resource(service), "scopeLogs": [{ "logRecords": records }] }] });
+        self.post("/v1/logs", &logs).await;
+    }
+
     /// All committed events of a run.
     pub async fn events(&self, run: &str) -> Vec<Value> {
         self.get(&format!("/v1/runs/{run}/events?limit=500")).await["items"].as_array().unwrap().clone()
@@ -95,21 +127,20 @@ impl House {
     }
 }
 
+/// A resource of OTLP that is this service.
+pub fn resource(service: &str) -> Value {
+    json!({ "attributes": [{ "key": "service.name", "value": { "stringValue": service } }] })
+}
+
 fn common(stack: &TestStack, folder: &Path, name: &str, otlp: SocketAddr) -> Common {
     Common {
-        nats_url: bus::testing::url().as_str().into(),
-        database_url: engine::testing::database_url().as_str().into(),
-        redis_url: engine::testing::redis_url().as_str().into(),
-        listen: "127.0.0.1:0".parse().unwrap(),
         otlp_endpoint: format!("http://{otlp}"),
-        namespace: stack.namespace().to_owned(),
-        schema: stack.schema().to_owned(),
         agents_dir: folder.join("agents"),
         policies_dir: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/policies"),
         workspaces: folder.join("workspaces"),
         artifacts_url: folder.join("artifacts").display().to_string(),
         internal_token: "a token between services".into(),
-        ..Common::for_service(name)
+        ..service::testing::common(name, stack)
     }
 }
 

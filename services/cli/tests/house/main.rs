@@ -5,6 +5,8 @@
 
 mod forge;
 mod harness;
+mod health;
 mod main_job;
+mod readback;
 mod receiver;
 mod second_opinion;

@@ -105,4 +105,6 @@ fn check_trace(spans: &[Seen], run: &str) {
         assert!(!named.is_empty(), "no span `{name}`");
         assert!(named.iter().all(|span| span.attributes.iter().any(|each| each == attribute)), "{named:#?}");
     }
+    let mut chats = spans.iter().filter(|span| span.name.starts_with("chat "));
+    assert!(chats.all(|span| span.lists.contains(&"gen_ai.response.finish_reasons".to_owned())), "{spans:#?}");
 }

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::{
         ExportTraceServiceRequest, ExportTraceServiceResponse,
         trace_service_server::{TraceService, TraceServiceServer},
     },
-    common::v1::any_value,
+    common::v1::{KeyValue, any_value},
 };
 use tonic::{Request, Response, Status, transport::Server};
 
@@ -24,6 +24,8 @@ pub struct Seen {
     pub parent: Vec<u8>,
     pub links: usize,
     pub attributes: Vec<String>,
+    /// Those of them that are lists.
+    pub lists: Vec<String>,
 }
 
 /// The receiver.
@@ -74,6 +76,9 @@ impl TraceService for Receiver {
                 }
             });
             let service = service.unwrap_or_default();
+            let is_list = |each: &KeyValue| {
+                matches!(each.value.as_ref().and_then(|it| it.value.as_ref()), Some(any_value::Value::ArrayValue(_)))
+            };
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans).map(|span| Seen {
                 service: service.clone(),
                 name: span.name,
@@ -81,6 +86,7 @@ impl TraceService for Receiver {
                 span_id: span.span_id,
                 parent: span.parent_span_id,
                 links: span.links.len(),
+                lists: span.attributes.iter().filter(|each| is_list(each)).map(|each| each.key.clone()).collect(),
                 attributes: span.attributes.into_iter().map(|each| each.key).collect(),
             });
             self.spans.lock().unwrap().extend(spans);

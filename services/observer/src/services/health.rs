@@ -9,12 +9,18 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kernel::{units, watch::HealthRule};
+use kernel::{
+    units,
+    watch::{FieldLimit, HealthRule},
+};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use signals::Record;
 
+use self::numbers::Numbers;
 use super::{evidence::Line, shape};
+
+mod numbers;
 
 /// Parts that the time of a rule is counted in.
 const PARTS: i64 = 12;
@@ -42,8 +48,10 @@ pub struct Change {
     pub at: Timestamp,
     /// What was seen, in the runtime's own words.
     pub what: String,
-    /// Lines that show it.
+    /// Lines that show it, those first that say most.
     pub evidence: Vec<Line>,
+    /// Whether a run is to be started, or was.
+    pub wakes: bool,
 }
 
 /// How far an alarm is.
@@ -78,9 +86,11 @@ pub struct Health {
     /// All records and those that count, by part of the rule's time; the number of the part comes first.
     #[serde(skip_serializing_if = "VecDeque::is_empty")]
     parts: VecDeque<(i64, u64, u64)>,
-    /// Numbers and when they came, in milliseconds.
+    /// Numbers that a quantile is made of and when they came, in milliseconds.
     #[serde(skip_serializing_if = "VecDeque::is_empty")]
     numbers: VecDeque<(i64, f64)>,
+    /// The latest ones, by what they are of.
+    latest: Numbers,
     /// Kinds of faults that are known.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     known: BTreeSet<u64>,
@@ -121,14 +131,8 @@ impl Health {
         self.seq = self.seq.max(seq);
         let counts = if rule.errors.is_some() {
             record.is_fault()
-        } else if let Some(field) = &rule.field {
-            if let Some(number) = record.number(&field.name) {
-                if self.numbers.len() == NUMBERS {
-                    self.numbers.pop_front();
-                }
-                self.numbers.push_back((now, number));
-            }
-            false
+        } else if let Some(limit) = &rule.field {
+            self.number(limit, over_of(rule), record, now)
         } else if rule.lines.is_some() {
             pattern.is_some_and(|pattern| pattern.is_match(&record.body))
         } else if rule.new_errors.is_some() {
@@ -143,6 +147,20 @@ impl Health {
             }
             self.lines.push_back(line());
         }
+    }
+
+    /// Takes the number that a rule is about, if a record has it, and says whether it shows that the service is not well.
+    fn number(&mut self, limit: &FieldLimit, over: i64, record: &Record, now: i64) -> bool {
+        let is_meant = limit.only.iter().all(|(name, word)| record.says(name, word));
+        let Some(number) = record.number(&limit.name).filter(|_| is_meant) else { return false };
+        if limit.quantile.is_none() {
+            return self.latest.take(limit, over, record, now, number);
+        }
+        if self.numbers.len() == NUMBERS {
+            self.numbers.pop_front();
+        }
+        self.numbers.push_back((now, number));
+        numbers::is_beyond(limit, number)
     }
 
     /// Notes a fault's kind, and says whether it is a new one.
@@ -216,7 +234,8 @@ impl Health {
 
     fn change(&self, firing: bool, episode: u64, since: i64, at: Timestamp, what: String) -> Change {
         let since = Timestamp::from_millisecond(since).unwrap_or(at);
-        Change { firing, episode, since, at, what, evidence: self.lines.iter().cloned().collect() }
+        let evidence = self.lines.iter().rev().cloned().collect();
+        Change { firing, episode, since, at, what, evidence, wakes: true }
     }
 
     fn verdict(&self, rule: &HealthRule, now: i64) -> Verdict {
@@ -257,7 +276,7 @@ impl Health {
         let Some(limit) = &rule.field else { return Verdict::Open };
         let over = over_of(rule);
         let number = match limit.quantile {
-            None => self.numbers.back().map(|(_, number)| *number),
+            None => self.latest.compared(limit, over, now),
             Some(quantile) => {
                 let mut recent: Vec<f64> =
                     self.numbers.iter().filter(|(at, _)| now - at <= over).map(|(_, it)| *it).collect();
@@ -271,6 +290,7 @@ impl Health {
         let name = &limit.name;
         let words = match limit.quantile {
             Some(quantile) => format!("the {quantile} quantile of `{name}` is {number}"),
+            None if limit.rise => format!("`{name}` rose by {number} within {} s", over / 1000),
             None => format!("`{name}` is {number}"),
         };
         let (bad, well) = match (limit.above, limit.below) {

@@ -17,6 +17,20 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// Most bytes of what was seen that are told.
 const SEEN_BYTES: usize = 320;
 
+/// Why a place can't be filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Unfilled {
+    /// Nothing is known that belongs there.
+    #[error("the action names no {0}")]
+    Unknown(&'static str),
+    /// What belongs there could say more than its place lets it.
+    #[error(
+        "the {0} of the action holds more than letters, digits and `-_.:@/+=`, so it can't stand within a longer text: give it \
+         an argument of its own"
+    )]
+    Unsafe(&'static str),
+}
+
 /// What is asked of the tool-executor: `svc.tool-executor.verify`.
 #[derive(Debug, Serialize)]
 struct Question<'a> {
@@ -43,11 +57,15 @@ pub(super) async fn look(bus: &Bus, agent: &str, action: &Action, step: &VerifyS
     let tool = step.tool.clone();
     let arguments = match filled(&step.arguments, action) {
         Ok(arguments) => arguments,
-        Err(place) => return Verified { tool, holds: None, words: format!("the action names no {place}") },
+        Err(unfilled) => return Verified { tool, holds: None, words: unfilled.to_string() },
     };
     match ask(bus, agent, action, step, &arguments).await {
         Ok(answer) => {
             let words = crate::text::window(answer.text.trim(), 0, SEEN_BYTES).into_owned();
+            // A page that says that one has to log in, say, shows neither the one nor the other.
+            if answer.value.is_null() && step.expect.contains("data.result") {
+                return Verified { tool, holds: None, words: format!("its answer is no JSON: {words}") };
+            }
             match holds(step, action, &answer) {
                 Ok(holds) => Verified { tool, holds: Some(holds), words },
                 Err(error) => {
@@ -85,12 +103,12 @@ fn holds(step: &VerifyStep, action: &Action, answer: &Answer) -> Result<bool, en
     Filter::compile(&step.expect)?.matches(&event)
 }
 
-/// The arguments with what is known of the action in their places; or the place for which nothing is known.
-fn filled(arguments: &Map<String, Value>, action: &Action) -> Result<Map<String, Value>, &'static str> {
+/// The arguments with what is known of the action in their places.
+fn filled(arguments: &Map<String, Value>, action: &Action) -> Result<Map<String, Value>, Unfilled> {
     arguments.iter().map(|(name, value)| Ok((name.clone(), filled_value(value, action)?))).collect()
 }
 
-fn filled_value(value: &Value, action: &Action) -> Result<Value, &'static str> {
+fn filled_value(value: &Value, action: &Action) -> Result<Value, Unfilled> {
     Ok(match value {
         Value::String(text) => Value::String(filled_text(text, action)?),
         Value::Array(items) => {
@@ -101,8 +119,10 @@ fn filled_value(value: &Value, action: &Action) -> Result<Value, &'static str> {
     })
 }
 
-/// What stands in a place was written by others: in a URL it stays one segment of it, whatever it is.
-fn filled_text(text: &str, action: &Action) -> Result<String, &'static str> {
+/// What stands in a place was written by others. In a URL it stays one segment of it, whatever it is; as a whole argument it is
+/// the tool's to keep apart from what its author wrote. Within any other text, such as a query, it must be plain: nobody knows
+/// here what ends a text there.
+fn filled_text(text: &str, action: &Action) -> Result<String, Unfilled> {
     let is_url = text.starts_with("http://") || text.starts_with("https://");
     let id = action.action_id.to_string();
     let places = [
@@ -123,7 +143,12 @@ fn filled_text(text: &str, action: &Action) -> Result<String, &'static str> {
         });
         match place {
             Some((name, value, after)) => {
-                let value = value.ok_or(name)?;
+                // Nothing is as good as unknown: to a query it might mean all there is.
+                let value = value.filter(|value| !value.is_empty()).ok_or(Unfilled::Unknown(name))?;
+                let is_whole = before.is_empty() && filled.is_empty() && after.is_empty();
+                if !is_url && !is_whole && !is_plain(value) {
+                    return Err(Unfilled::Unsafe(name));
+                }
                 filled.push_str(&if is_url { subject::token(value) } else { value.to_owned() });
                 rest = after;
             }
@@ -134,6 +159,10 @@ fn filled_text(text: &str, action: &Action) -> Result<String, &'static str> {
         }
     }
     Ok(filled + rest)
+}
+
+fn is_plain(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_alphanumeric() || "-_.:@/+=".contains(letter))
 }
 
 #[cfg(test)]
@@ -165,8 +194,17 @@ mod tests {
     fn what_others_wrote_stays_in_its_place() {
         let text = |text: &str| filled_text(text, &action()).unwrap();
         assert_eq!(text("http://h/{service}/{request_id}/x"), "http://h/orders/%2E%2E%2Fa%3Fb/x");
-        assert_eq!(text("state of {request_id} by {actor} {other}"), "state of ../a?b by {request_id} {other}");
-        assert_eq!(filled_text("{trace_id}", &action()), Err("trace_id"));
+        assert_eq!(text("{request_id}"), "../a?b", "what is an argument by itself is the tool's to look after");
+        assert_eq!(text("state of {service} {other}"), "state of orders {other}");
+        assert_eq!(filled_text("{trace_id}", &action()), Err(Unfilled::Unknown("trace_id")));
+        let nameless = Action { request_id: Some(String::new()), ..action() };
+        assert_eq!(filled_text("{request_id}", &nameless), Err(Unfilled::Unknown("request_id")));
+        let query =
+            |id: &str| filled_text("up{id=\"{request_id}\"}", &Action { request_id: Some(id.into()), ..action() });
+        assert_eq!(query("req-1.a:b/c").unwrap(), "up{id=\"req-1.a:b/c\"}");
+        for id in ["x\"} or vector(1) #", "x\\", "x'", "1 or true", "x\n", "{actor}"] {
+            assert_eq!(query(id), Err(Unfilled::Unsafe("request_id")), "{id}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ const MAX_STEPS: usize = 4;
 const MAX_OVER_MS: u64 = 24 * 3_600_000;
 
 /// The first thing that is wrong.
-pub(super) fn problem(watches: &[Watch], tools: &[String]) -> Option<Problem<'static>> {
+pub(super) fn problem<'a>(watches: &'a [Watch], tools: &[String]) -> Option<Problem<'a>> {
     if watches.len() > MAX_WATCHES {
         return say(format!("`watch` has {} services, more than the {MAX_WATCHES} that may be", watches.len()));
     }
@@ -30,13 +30,10 @@ fn say(message: impl Into<String>) -> Option<Problem<'static>> {
     Some(Problem::new("watch", message))
 }
 
-fn of_watch(watch: &Watch, tools: &[String]) -> Option<Problem<'static>> {
+fn of_watch<'a>(watch: &'a Watch, tools: &[String]) -> Option<Problem<'a>> {
     let name = &watch.service;
     if name.is_empty() {
         return say("an entry of `watch` needs a `service`");
-    }
-    if watch.health.is_empty() && watch.actions.is_none() {
-        return say(format!("`watch` of `{name}` looks at nothing: give it `health` or `actions`"));
     }
     if watch.health.len() > MAX_RULES {
         return say(format!("`watch` of `{name}` has more than the {MAX_RULES} rules that may be"));
@@ -56,7 +53,10 @@ fn of_watch(watch: &Watch, tools: &[String]) -> Option<Problem<'static>> {
         return say(format!("`after` in `watch` of `{name}`: name one service that the tools act on, without `*`"));
     }
     let actions = || watch.actions.as_ref().and_then(|rule| of_actions(rule, tools));
-    health.or_else(actions).and_then(|words| say(format!("`watch` of `{name}`: {words}")))
+    health
+        .or_else(actions)
+        .and_then(|words| say(format!("`watch` of `{name}`: {words}")))
+        .or_else(|| watch.observe.as_ref().and_then(super::observe::of_service))
 }
 
 fn of_rule(rule: &HealthRule) -> Option<String> {
@@ -102,6 +102,12 @@ fn of_field(limit: &FieldLimit) -> Option<String> {
     }
     if limit.quantile.is_some_and(|quantile| !(0.0..=1.0).contains(&quantile)) {
         return Some("`quantile` is from 0 to 1, such as 0.95".to_owned());
+    }
+    if limit.only.keys().chain(limit.only.values()).any(|word| word.is_empty()) {
+        return Some("`only` has an empty entry: leave it out".to_owned());
+    }
+    if limit.rise && (limit.above.is_none() || limit.quantile.is_some()) {
+        return Some("`rise` is compared with `above`, and has no `quantile`".to_owned());
     }
     match (limit.above, limit.below, limit.clear) {
         (Some(_), Some(_), _) | (None, None, _) => Some("`field` needs either `above` or `below`".to_owned()),
@@ -173,12 +179,28 @@ watch:
       - name: queue
         field: { name: queue.depth, above: 100, clear: 50 }
         for: 30s
+      - name: disk
+        field: { name: system.filesystem.utilization, only: { state: used }, above: 0.9 }
+      - name: failed
+        field: { name: http.errors, rise: true, above: 5, over: 5m }
       - name: restarts
         lines: { match: "Started .* in", count: 3, over: 10m }
       - name: new
         new_errors: {}
       - name: silence
         silence: 2m
+    observe:
+      packs: [kubernetes, traces]
+      failure: ["declined by the bank"]
+      success: ["the bank is back"]
+      ignore: ["test card"]
+      records: [{ path: http.status, op: ge, value: 500 }, { where: "data.took_ms > 3000" }]
+      thresholds: [{ id: retries, match: "retrying", count: 10, within: 60s }]
+      machines:
+        - { id: restart, stages: [{ name: begun, enter: "shutting down", within: 60s }, { name: done, enter: "ready" }] }
+      heartbeats: [{ id: tick, match: "scheduler ran", every: 30s }]
+      settle: 2s
+      escalate: [{ on: [burst], rule: learned, wake: settled }]
     actions:
       success: ["order .* shipped"]
       stages: [{ name: accepted, match: "accepted" }]
@@ -193,7 +215,12 @@ watch:
     #[test]
     fn a_watched_service_reads() {
         let spec = parse(WATCHER).unwrap();
-        assert_eq!(spec.watch[0].health.len(), 5);
+        assert_eq!(spec.watch[0].health.len(), 7);
+        let lines = spec.watch[0].observe.as_ref().unwrap();
+        assert_eq!((lines.records.len(), lines.machines[0].stages.len()), (2, 2));
+        assert!(spec.watch[0].says_what_life_is());
+        let bare = "name: keeper\nmodel: scripted:none\ninstructions: Watch.\nwatch: [{ service: \"shop-*\" }]\n";
+        assert!(!parse(bare).unwrap().watch[0].says_what_life_is(), "the pace of its lines is enough");
         assert!(spec.watch[0].is_about("orders") && !spec.watch[0].is_about("orders2"));
     }
 
@@ -201,6 +228,9 @@ watch:
     fn each_mistake_has_a_remedy() {
         for (from, to, expect) in [
             ("service: orders", "service: \"\"", "needs a `service`"),
+            ("only: { state: used }", "only: { state: \"\" }", "`only` has an empty entry"),
+            ("rise: true, above: 5", "rise: true, below: 5", "compared with `above`"),
+            ("rise: true, above: 5", "rise: true, above: 5, quantile: 0.9", "no `quantile`"),
             ("errors: { share: 0.2, over: 1m }", "clear_after: 1m", "needs one of"),
             ("share: 0.2", "share: 20", "from 0 to 1"),
             ("clear: 50", "clear: 500", "not be higher"),
@@ -210,6 +240,17 @@ watch:
             ("tools: [http.get]", "tools: []", "agent's `tools`"),
             ("data.result.state", "dta.state", "`expect`"),
             ("input: \"Look after the orders.\"", "input: \"\"", "`input`"),
+            ("packs: [kubernetes, traces]", "packs: [kubernets]", "there is no pack `kubernets`"),
+            ("\"declined by the bank\"", "\"(?=declined)\"", "linear time"),
+            ("op: ge, value: 500", "op: ge, value: x", "needs a number"),
+            ("\"data.took_ms > 3000\"", "\"took_ms > 3000\"", "`where`"),
+            ("\"data.took_ms > 3000\"", "\"data.done\", means: progress", "can't mean `progress`"),
+            ("      settle: 2s\n", "      tool: shell.run\n", "leave `tool` and `service` out"),
+            ("      settle: 2s\n", "      silence: 2m\n", "rule of `health`"),
+            ("      settle: 2s\n", "      exit: [{ codes: [1], means: success }]\n", "no exit status"),
+            ("      settle: 2s\n", "      progress: [\"at \\\\d+\"]\n", "leave `progress` out"),
+            ("wake: settled", "wake: end", "has no end"),
+            ("on: [burst]", "on: [silence]", "failure, threshold"),
         ] {
             let yaml = WATCHER.replacen(from, to, 1);
             assert_ne!(yaml, WATCHER, "{from}");

@@ -79,6 +79,7 @@ fn points(metric: &Map<String, Value>) -> Vec<Record> {
         let mut record = Record { time: unsigned(&point["timeUnixNano"]).and_then(nanos), ..Record::default() };
         let number = point["asDouble"].as_f64().map(|number| json!(number));
         let number = number.or_else(|| signed(&point["asInt"]).map(|number| json!(number)));
+        record.set_point(name);
         record.add(name, number.unwrap_or(Value::Null), 0);
         attributes(&mut record, point.get("attributes"));
         record
@@ -86,6 +87,7 @@ fn points(metric: &Map<String, Value>) -> Vec<Record> {
     let histograms = of("histogram").iter().map(|point| {
         let mut record = Record { time: unsigned(&point["timeUnixNano"]).and_then(nanos), ..Record::default() };
         let (count, sum) = (unsigned(&point["count"]).unwrap_or(0), point["sum"].as_f64());
+        record.set_point(name);
         record.add(&format!("{name}.count"), json!(count), 0);
         record.add(&format!("{name}.sum"), json!(sum), 0);
         if let (Some(sum), true) = (sum, count > 0) {

@@ -192,7 +192,9 @@ mod tests {
     #[test]
     fn points_of_metrics_are_numbers_by_name() {
         let value = Some(number_data_point::Value::AsInt(42));
-        let point = NumberDataPoint { value, time_unix_nano: 1_767_323_045_000_000_000, ..NumberDataPoint::default() };
+        let labels = vec![attribute("status", any_value::Value::IntValue(500))];
+        let time_unix_nano = 1_767_323_045_000_000_000;
+        let point = NumberDataPoint { value, time_unix_nano, attributes: labels, ..NumberDataPoint::default() };
         let data = Some(metric::Data::Gauge(Gauge { data_points: vec![point] }));
         let metrics = vec![Metric { name: "queue.depth".into(), data, ..Metric::default() }];
         let scope_metrics = vec![ScopeMetrics { metrics, ..ScopeMetrics::default() }];
@@ -200,7 +202,14 @@ mod tests {
             vec![ResourceMetrics { resource: resource("orders"), scope_metrics, ..ResourceMetrics::default() }];
         let request = ExportMetricsServiceRequest { resource_metrics };
         let protobuf = decode(Kind::Metrics, Encoding::Protobuf, &request.encode_to_vec()).unwrap();
-        assert_eq!(protobuf.records[0].1.number("queue.depth"), Some(42.0));
+        let record = &protobuf.records[0].1;
+        assert_eq!(record.number("queue.depth"), Some(42.0));
+        assert_eq!(record.labels().unwrap().collect::<Vec<_>>(), [("status", &Value::from(500))]);
+        assert!(record.says("status", "500") && !record.says("status", "5"));
+        assert_eq!(record.shown(), "queue.depth=42 status=500");
+        // It is one also after it was brought to the bus and read there.
+        let read = Record::from_line(&serde_json::to_vec(record).unwrap());
+        assert_eq!(read.labels().map(Iterator::count), Some(1));
         let json = serde_json::to_vec(&request).unwrap();
         assert_eq!(decode(Kind::Metrics, Encoding::Json, &json).unwrap(), protobuf);
     }

@@ -74,6 +74,7 @@ fn points(metric: Metric) -> Vec<Record> {
             points
                 .map(|each| {
                     let mut record = Record { time: nanos(each.time_unix_nano), ..Record::default() };
+                    record.set_point(&name);
                     record.add(&format!("{name}.count"), json!(each.count), 0);
                     record.add(&format!("{name}.sum"), json!(each.sum), 0);
                     if let (Some(sum), true) = (each.sum, each.count > 0) {
@@ -91,6 +92,7 @@ fn points(metric: Metric) -> Vec<Record> {
 
 fn point(name: &str, point: NumberDataPoint) -> Record {
     let mut record = Record { time: nanos(point.time_unix_nano), ..Record::default() };
+    record.set_point(name);
     match point.value {
         Some(number_data_point::Value::AsDouble(number)) => record.add(name, json!(number), 0),
         Some(number_data_point::Value::AsInt(number)) => record.add(name, json!(number), 0),

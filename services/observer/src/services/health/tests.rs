@@ -1,5 +1,5 @@
 use kernel::watch::{ErrorLimit, FieldLimit, LineLimit, NewErrors};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -78,6 +78,73 @@ fn a_number_has_room_between_alarm_and_recovery() {
     assert_eq!(story.told, [(20, true), (91, false)]);
 }
 
+/// A data point of a metric, as it comes from the bus.
+fn point(metric: &str, labels: &Value, number: f64) -> String {
+    let mut attributes = labels.as_object().unwrap().clone();
+    attributes.extend([("escapement.point".to_owned(), json!(metric)), (metric.to_owned(), json!(number))]);
+    json!({ "attributes": attributes }).to_string()
+}
+
+#[test]
+fn a_full_disk_is_not_well_because_another_is_empty() {
+    const DISK: &str = "system.filesystem.utilization";
+    let only = [("state".to_owned(), "used".to_owned())].into();
+    let field = FieldLimit { name: DISK.into(), above: Some(0.9), only, ..FieldLimit::default() };
+    let hold = Some(units::Duration::from_secs(20));
+    let mut story = Story::new(HealthRule { field: Some(field), hold, ..rule() });
+    let disk = |at: &str, state: &str, number| point(DISK, &json!({ "mountpoint": at, "state": state }), number);
+    for second in (0..400).step_by(10) {
+        // The one that is full is made room on after five minutes, when the other has been taken away.
+        story.say(second, &disk("/data", "used", if second < 300 { 0.95 } else { 0.5 }));
+        story.say(second, &disk("/data", "free", if second < 300 { 0.05 } else { 0.5 }));
+        if second < 50 {
+            story.say(second, &disk("/", "used", 0.2));
+        }
+        story.say(second, &disk("/", "free", 0.97));
+    }
+    assert_eq!(story.told, [(20, true), (330, false)]);
+    assert!(story.health.lines.is_empty(), "what showed it is over with it");
+}
+
+#[test]
+fn what_is_gone_holds_no_alarm() {
+    let field = FieldLimit { name: "memory".into(), above: Some(100.0), ..FieldLimit::default() };
+    let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
+    let mut say = |second, pod: &str, memory| story.say(second, &json!({ "pod": pod, "memory": memory }).to_string());
+    say(0, "one", 90);
+    say(1, "two", 150);
+    for second in (10..500).step_by(10) {
+        say(second, "one", 90);
+    }
+    // Nobody has heard of the second for five minutes.
+    assert_eq!(story.told, [(1, true), (340, false)]);
+}
+
+#[test]
+fn a_counter_is_judged_by_how_much_it_rises() {
+    const RESTARTS: &str = "k8s.container.restarts";
+    let over = Some(units::Duration::from_secs(60));
+    let field = FieldLimit { name: RESTARTS.into(), rise: true, above: Some(2.0), over, ..FieldLimit::default() };
+    let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
+    let pod = |pod: &str, number| point(RESTARTS, &json!({ "pod": pod }), number);
+    // Whatever it was before, and that there is a new one, is no rise.
+    story.say(0, &pod("one", 17.0));
+    story.say(1, &pod("two", 40.0));
+    for (second, number) in [(10, 18.0), (20, 19.0), (30, 19.0)] {
+        story.say(second, &pod("one", number));
+    }
+    assert_eq!(story.told, []);
+    // One that begins anew has counted from nothing.
+    story.say(40, &pod("two", 1.0));
+    assert_eq!(story.told, [(40, true)]);
+    assert_eq!(story.health.lines.len(), 3, "each rise is evidence");
+    for second in (50..200).step_by(10) {
+        story.say(second, &pod("one", 19.0));
+    }
+    // The first of three has left the minute that counts, and half a minute has passed since.
+    assert_eq!(story.told, [(40, true), (100, false)]);
+}
+
 #[test]
 fn quantiles_need_enough_numbers() {
     let field = FieldLimit { name: "ms".into(), above: Some(500.0), quantile: Some(0.9), ..FieldLimit::default() };
@@ -143,4 +210,11 @@ fn what_is_kept_is_bounded() {
         story.health.record(&story.rule, None, &record, at(i64::from(number)), story.seq, line);
     }
     assert!(serde_json::to_string(&story.health).unwrap().len() < 64 * 1024);
+    let over = Some(units::Duration::from_secs(86_400));
+    let field = FieldLimit { name: "n".into(), rise: true, above: Some(1e9), over, ..FieldLimit::default() };
+    let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
+    for number in 0..20_000_u32 {
+        story.say(i64::from(number), &json!({ "pod": format!("p{}", number % 100), "n": number }).to_string());
+    }
+    assert!(serde_json::to_string(&story.health).unwrap().len() < 96 * 1024);
 }

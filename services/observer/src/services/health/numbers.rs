@@ -1,0 +1,96 @@
+//! Numbers of a service, each series of them by itself: a disk that is full is not well because another one is empty.
+//!
+//! What tells series apart is which instance said it, and, of a data point of a metric, its labels. What was not heard of for a
+//! while, though others were, is gone: a pod, a disk.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use kernel::watch::FieldLimit;
+use serde::{Deserialize, Serialize};
+use signals::Record;
+
+/// Series of one rule; the one that was heard of least lately makes room.
+const SERIES: usize = 64;
+/// Steps by which a number has risen that are kept; beyond, the oldest two become one.
+const STEPS: usize = 32;
+/// How long a series may be quiet, at least, until it is gone.
+const GONE: i64 = 300_000;
+
+/// The numbers of a rule. Bounded, and fits into a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Numbers(BTreeMap<u64, Series>);
+
+/// One of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Series {
+    /// When it was heard of last, in milliseconds.
+    at: i64,
+    /// What it was then.
+    last: f64,
+    /// When it rose, and by how much.
+    #[serde(skip_serializing_if = "VecDeque::is_empty")]
+    rises: VecDeque<(i64, f64)>,
+}
+
+impl Numbers {
+    /// Takes a number that came at `now`. Whether it shows that the service is not well: it is beyond the bound, or it rose.
+    pub(super) fn take(&mut self, limit: &FieldLimit, over: i64, record: &Record, now: i64, number: f64) -> bool {
+        let key = key(record);
+        self.0.retain(|_, series| now.saturating_sub(series.at) <= over.max(GONE));
+        if self.0.len() >= SERIES && !self.0.contains_key(&key) {
+            let oldest = self.0.iter().min_by_key(|(_, series)| series.at).map(|(key, _)| *key);
+            self.0.remove(&oldest.unwrap_or_default());
+        }
+        let is_new = !self.0.contains_key(&key);
+        let series = self.0.entry(key).or_default();
+        // A counter that is lower than it was has begun anew, and has counted this much since.
+        let rise = if number >= series.last { number - series.last } else { number };
+        (series.at, series.last) = (series.at.max(now), number);
+        if !limit.rise {
+            return is_beyond(limit, number);
+        }
+        if is_new || rise <= 0.0 {
+            return false;
+        }
+        series.rises.retain(|(at, _)| now.saturating_sub(*at) < over);
+        series.rises.push_back((now, rise));
+        if series.rises.len() > STEPS
+            && let (Some((_, first)), Some(second)) = (series.rises.pop_front(), series.rises.front_mut())
+        {
+            second.1 += first;
+        }
+        true
+    }
+
+    /// The number that is compared: of the latest ones the worst, or by how much all have risen together within the rule's time.
+    pub(super) fn compared(&self, limit: &FieldLimit, over: i64, now: i64) -> Option<f64> {
+        if self.0.is_empty() {
+            return None;
+        }
+        if limit.rise {
+            let recent =
+                self.0.values().flat_map(|series| &series.rises).filter(|(at, _)| now.saturating_sub(*at) < over);
+            return Some(recent.map(|(_, rise)| rise).sum());
+        }
+        let latest = self.0.values().map(|series| series.last);
+        if limit.above.is_some() { latest.max_by(f64::total_cmp) } else { latest.min_by(f64::total_cmp) }
+    }
+}
+
+/// Whether a number is too high or too low.
+pub(super) fn is_beyond(limit: &FieldLimit, number: f64) -> bool {
+    limit.above.is_some_and(|above| number > above) || limit.below.is_some_and(|below| number < below)
+}
+
+/// Which series a record is of.
+fn key(record: &Record) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    record.component.hash(&mut hasher);
+    for (name, value) in record.labels().into_iter().flatten() {
+        (name, value.to_string()).hash(&mut hasher);
+    }
+    hasher.finish()
+}
