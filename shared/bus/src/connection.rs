@@ -110,6 +110,7 @@ impl Bus {
     /// Connects, trying again with backoff until [`BusOptions::connect_within`] has passed; a wrong address or user fails
     /// at once. Afterwards the connection is made again for ever whenever it breaks.
     pub async fn connect(options: BusOptions) -> Result<Self, BusError> {
+        crate::tls::settle_cryptography();
         let (events, link) = watch::channel(Link::default());
         let events = Arc::new(events);
         let policy = retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2))

@@ -16,7 +16,7 @@ use crate::connection::{Bus, BusState};
 use crate::error::BusError;
 use crate::inflight::{InFlight, Key};
 use crate::message::Delivery;
-use crate::meter::ConsumerMeter;
+use crate::meter::{self, ConsumerMeter};
 use crate::pull::Puller;
 use crate::retry;
 use crate::topology::ConsumerSpec;
@@ -100,6 +100,8 @@ pub struct ConsumeOptions {
     pub timeout: Option<Duration>,
     /// How long handlers may go on after the shutdown was asked for; then they are dropped and their messages returned.
     pub drain: Duration,
+    /// How often the server is asked how much waits, for the gauges.
+    pub look: Duration,
 }
 
 impl Default for ConsumeOptions {
@@ -113,6 +115,7 @@ impl Default for ConsumeOptions {
             retry_max: Duration::from_secs(30),
             timeout: None,
             drain: Duration::from_secs(20),
+            look: meter::LOOK,
         }
     }
 }
@@ -156,17 +159,23 @@ impl Bus {
             .consumer(consumer)
             .cloned()
             .ok_or_else(|| BusError::UnknownConsumer { name: consumer.to_owned() })?;
+        let meter = ConsumerMeter::new(consumer);
+        let looking = meter.look(self, consumer, options.look);
         let looping = Loop {
             puller: Puller::new(self, spec.clone()),
             bus: self.clone(),
-            meter: ConsumerMeter::new(consumer),
+            meter,
             spec,
             options,
             handler: Arc::new(handler),
             running: JoinSet::new(),
             in_flight: InFlight::default(),
         };
-        Ok(Consuming { task: tokio::spawn(looping.run(token)) })
+        let task = tokio::spawn(async move {
+            looping.run(token).await;
+            drop(looking);
+        });
+        Ok(Consuming { task })
     }
 }
 

@@ -28,7 +28,7 @@ impl Feed {
             match GuardedSubscriber::open(bus.address(), &subject).await {
                 Ok(subscriber) => return Ok(Self { subject, arriving: Arriving::Guarded(subscriber) }),
                 Err(OpenError::Io(error)) => return Err(failed(error.into())),
-                Err(error @ OpenError::Tls) => {
+                Err(error @ OpenError::WebSocket) => {
                     tracing::warn!(consumer = %consumer.name, %error, "unreadable headers from outside can stop this consumer");
                 }
             }

@@ -14,12 +14,13 @@ use std::time::Duration;
 use async_nats::{ServerAddr, Subject};
 use bytes::BytesMut;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::wire::Op;
+use crate::tls;
 
 /// How long connecting and subscribing may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,9 +37,9 @@ pub(crate) struct Address {
 /// Why there is no guarded subscription.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    /// The server wants TLS, which is not spoken here.
-    #[error("the server wants TLS")]
-    Tls,
+    /// The server is reached by a web socket, which is not spoken here.
+    #[error("a server behind a web socket")]
+    WebSocket,
     /// The connection failed, or the server refused.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -80,12 +81,21 @@ impl GuardedSubscriber {
     }
 }
 
-struct Connection {
-    stream: TcpStream,
+/// What bytes go over, in clear text or not.
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+struct Connection<S = Box<dyn Wire>> {
+    stream: S,
     buffer: BytesMut,
 }
 
-impl Connection {
+impl<S: Wire> Connection<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, buffer: BytesMut::with_capacity(64 * 1024) }
+    }
+
     async fn next(&mut self) -> io::Result<Op> {
         loop {
             if let Some(op) = wire::take(&mut self.buffer)? {
@@ -96,21 +106,36 @@ impl Connection {
             }
         }
     }
+
+    async fn say(&mut self, words: &str) -> io::Result<()> {
+        self.stream.write_all(words.as_bytes()).await?;
+        self.stream.flush().await
+    }
 }
 
-async fn subscribe(server: &ServerAddr, address: &Address, subject: &Subject) -> Result<Connection, OpenError> {
-    if server.tls_required() || server.is_websocket() {
-        return Err(OpenError::Tls);
+/// Connects, and makes the connection safe if the address or the server wants that.
+async fn connect(server: &ServerAddr) -> Result<Connection, OpenError> {
+    if server.is_websocket() {
+        return Err(OpenError::WebSocket);
     }
     let stream = TcpStream::connect((server.host(), server.port())).await?;
     stream.set_nodelay(true)?;
-    let mut connection = Connection { stream, buffer: BytesMut::with_capacity(64 * 1024) };
-    match connection.next().await? {
-        Op::Info { tls_required: true } => return Err(OpenError::Tls),
-        Op::Info { .. } => {}
-        _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+    let mut connection = Connection::new(stream);
+    // A server says in clear text what it wants, and nothing else before it has that.
+    let Op::Info { tls_required } = connection.next().await? else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+    };
+    if tls_required || server.tls_required() {
+        let safe = tls::secure(connection.stream, server.host()).await?;
+        return Ok(Connection::new(Box::new(safe)));
     }
-    let mut connect = json!({
+    let Connection { stream, buffer } = connection;
+    Ok(Connection { stream: Box::new(stream), buffer })
+}
+
+async fn subscribe(server: &ServerAddr, address: &Address, subject: &Subject) -> Result<Connection, OpenError> {
+    let mut connection = connect(server).await?;
+    let mut hello = json!({
         "verbose": false,
         "pedantic": false,
         "headers": true,
@@ -120,11 +145,10 @@ async fn subscribe(server: &ServerAddr, address: &Address, subject: &Subject) ->
         "name": address.client_name,
     });
     if let Some((user, password)) = &address.credentials {
-        connect["user"] = json!(user);
-        connect["pass"] = json!(password);
+        hello["user"] = json!(user);
+        hello["pass"] = json!(password);
     }
-    let hello = format!("CONNECT {connect}\r\nSUB {subject} 1\r\nPING\r\n");
-    connection.stream.write_all(hello.as_bytes()).await?;
+    connection.say(&format!("CONNECT {hello}\r\nSUB {subject} 1\r\nPING\r\n")).await?;
     loop {
         match connection.next().await? {
             Op::Pong => return Ok(connection),
@@ -146,14 +170,14 @@ async fn receive(mut connection: Connection, messages: mpsc::Sender<async_nats::
                             return Ok(());
                         }
                     }
-                    Op::Ping => connection.stream.write_all(b"PONG\r\n").await?,
+                    Op::Ping => connection.say("PONG\r\n").await?,
                     Op::Pong if unsubscribed => return Ok(()),
                     Op::Error(error) => return Err(io::Error::other(error)),
                     Op::Pong | Op::Info { .. } | Op::Ok => {}
                 },
                 () = draining.cancelled(), if !unsubscribed => {
                     // The answer to the ping comes behind everything that was sent before.
-                    connection.stream.write_all(b"UNSUB 1\r\nPING\r\n").await?;
+                    connection.say("UNSUB 1\r\nPING\r\n").await?;
                     unsubscribed = true;
                 }
                 () = messages.closed() => return Ok(()),

@@ -52,6 +52,7 @@ mod rpc;
 mod status;
 pub mod subject;
 pub mod testing;
+mod tls;
 mod topology;
 
 pub use crate::cloudevent::{
@@ -69,4 +70,5 @@ pub use crate::publish::{Ack, Outgoing, PublishAck, Publisher};
 pub use crate::rpc::{Problem, ServeOptions, Serving};
 pub use crate::status::{ConsumerStatus, StreamStatus};
 pub use crate::subject::{InvalidSubject, Subject};
+pub use crate::tls::settle_cryptography;
 pub use crate::topology::{AckMode, ConsumerSpec, Limits, PARTITIONS, Retention, StreamLimits, StreamSpec, Topology};

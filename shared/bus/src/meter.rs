@@ -3,6 +3,13 @@
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use tokio::time::MissedTickBehavior;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::connection::Bus;
+
+/// How often the server is asked where a consumer stands.
+pub(crate) const LOOK: Duration = Duration::from_secs(10);
 
 /// A message was taken by the server.
 pub(crate) fn published(subject: &str, took: Duration) {
@@ -33,6 +40,7 @@ pub(crate) struct ConsumerMeter {
     pub handler_seconds: Histogram,
     pub pending: Gauge,
     pub in_flight: Gauge,
+    unacknowledged: Gauge,
 }
 
 impl ConsumerMeter {
@@ -49,6 +57,43 @@ impl ConsumerMeter {
             handler_seconds: histogram!("bus_handler_seconds", "consumer" => label()),
             pending: gauge!("bus_consumer_pending_messages", "consumer" => label()),
             in_flight: gauge!("bus_consumer_in_flight_messages", "consumer" => label()),
+            unacknowledged: gauge!("bus_consumer_unacknowledged_messages", "consumer" => label()),
         }
+    }
+
+    /// Asks the server now and then how much waits for the consumer, as long as the result is held: deliveries tell it too, but
+    /// none come to one that is stuck.
+    pub(crate) fn look(&self, bus: &Bus, consumer: &str, every: Duration) -> Look {
+        let (bus, consumer) = (bus.clone(), consumer.to_owned());
+        let (pending, unacknowledged) = (self.pending.clone(), self.unacknowledged.clone());
+        let asking = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(every);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                match bus.consumer_status(&consumer).await {
+                    Ok(status) => {
+                        pending.set(status.pending as f64);
+                        unacknowledged.set(status.unacknowledged as f64);
+                    }
+                    // Such as a server that is away, which others tell of.
+                    Err(error) => tracing::debug!(consumer, %error, "can't ask where a consumer stands"),
+                }
+            }
+        });
+        let gauges = [self.pending.clone(), self.unacknowledged.clone()];
+        Look { gauges, _asking: AbortOnDropHandle::new(asking) }
+    }
+}
+
+/// Whoever holds this has the gauges of a consumer kept up to date; nobody else speaks for it, and afterwards they say nothing.
+pub(crate) struct Look {
+    gauges: [Gauge; 2],
+    _asking: AbortOnDropHandle<()>,
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.gauges.iter().for_each(|gauge| gauge.set(0.0));
     }
 }

@@ -11,7 +11,7 @@ use crate::ack;
 use crate::connection::Bus;
 use crate::error::BusError;
 use crate::message::Delivery;
-use crate::meter::ConsumerMeter;
+use crate::meter::{self, ConsumerMeter, Look};
 use crate::pull::Puller;
 use crate::retry;
 use crate::topology::{AckMode, ConsumerSpec};
@@ -58,6 +58,7 @@ pub struct OrderedPull {
     again: Option<Subject>,
     must_rewind: bool,
     meter: ConsumerMeter,
+    _look: Look,
 }
 
 impl Bus {
@@ -69,10 +70,12 @@ impl Bus {
             .filter(|spec| spec.ack == AckMode::Through)
             .cloned()
             .ok_or_else(|| BusError::UnknownConsumer { name: consumer.to_owned() })?;
+        let meter = ConsumerMeter::new(consumer);
         let mut ordered = OrderedPull {
             puller: Puller::new(self, spec.clone()),
             bus: self.clone(),
-            meter: ConsumerMeter::new(consumer),
+            _look: meter.look(self, consumer, meter::LOOK),
+            meter,
             spec,
             batch: options.batch.max(1),
             stream_made: None,

@@ -335,3 +335,36 @@ async fn signals_show_their_own_subject_and_partition() {
     consuming.join().await;
     bus.end().await.unwrap();
 }
+
+/// What a recorder has of a metric of the consumer `planner`.
+fn shown(handle: &metrics_exporter_prometheus::PrometheusHandle, metric: &str) -> Option<f64> {
+    let prefix = format!("{metric}{{consumer=\"planner\"}} ");
+    handle.render().lines().find_map(|line| line.strip_prefix(&prefix)?.parse().ok())
+}
+
+#[tokio::test]
+async fn what_waits_for_a_stuck_consumer_is_shown() {
+    let bus = TestBus::start().await.unwrap();
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let (handle, token, notes) = (recorder.handle(), CancellationToken::new(), Notes::default());
+    let options = ConsumeOptions { concurrency: 1, look: 20 * MS, drain: 100 * MS, ..quick() };
+    let begun = notes.clone();
+    let handler = move |_: Delivery| {
+        begun.add("begun");
+        std::future::pending()
+    };
+    bus.publisher().publish(runnable("first")).await.unwrap();
+    // Its figures are made where it is told to begin.
+    let consuming = metrics::with_local_recorder(&recorder, || bus.consume("planner", options, handler, token.clone()));
+    notes.wait_for(1).await;
+    // Nothing is delivered any more, and more and more waits.
+    for name in ["second", "third"] {
+        bus.publisher().publish(runnable(name)).await.unwrap();
+    }
+    until("both are shown", async || shown(&handle, "bus_consumer_pending_messages") == Some(2.0)).await;
+    until("the first is", async || shown(&handle, "bus_consumer_unacknowledged_messages") == Some(1.0)).await;
+    token.cancel();
+    within("the end", consuming.unwrap().join()).await;
+    assert_eq!(shown(&handle, "bus_consumer_pending_messages"), Some(0.0), "whoever has stopped says nothing");
+    bus.end().await.unwrap();
+}
