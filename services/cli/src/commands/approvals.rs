@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use kernel::ApprovalId;
 use serde_json::{Map, Value, json};
 
-use super::json_of;
+use super::{json_of, runs::more};
 use crate::{
     api::Api,
-    args::{ApprovalState, ApproveArgs, DenyArgs},
+    args::{ApprovalState, ApproveArgs, DenyArgs, PageArgs},
     error::CliError,
     out::Out,
     style::{Paint, clean, wrap},
@@ -19,8 +19,13 @@ use crate::{
 const INDENT: &str = "    ";
 
 /// Lists questions, each with what one needs to know to answer it.
-pub async fn list(api: &Api, state: ApprovalState, out: &Out) -> Result<(), CliError> {
-    let answer: Value = api.get("/v1/approvals", &[("state", state.as_str().map(str::to_owned))]).await?;
+pub async fn list(api: &Api, state: ApprovalState, page: &PageArgs, out: &Out) -> Result<(), CliError> {
+    let query = [
+        ("state", state.as_str().map(str::to_owned)),
+        ("limit", Some(page.limit.to_string())),
+        ("cursor", page.cursor.clone()),
+    ];
+    let answer: Value = api.get("/v1/approvals", &query).await?;
     out.value(&answer);
     if rows(&answer).is_empty() {
         out.say(out.style().paint(Paint::Dim, "no questions"));
@@ -28,6 +33,7 @@ pub async fn list(api: &Api, state: ApprovalState, out: &Out) -> Result<(), CliE
     for approval in rows(&answer) {
         show(approval, out);
     }
+    more(&answer, out);
     Ok(())
 }
 

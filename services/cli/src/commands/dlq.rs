@@ -1,82 +1,69 @@
 //! Dead letters: what could not be handled, with the reason.
 
-use bus::{DeadLetter, DlqFilter};
-use serde_json::{Value, json};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
 
-use super::{migrate, settings};
-use crate::{error::CliError, out::Out, style::Paint, table::Table, timeline::words::ago};
+use super::runs::more;
+use crate::{
+    api::Api,
+    args::{PageArgs, RedriveArgs},
+    error::CliError,
+    out::Out,
+    style::Paint,
+    table::Table,
+    timeline::words::ago,
+    views::{rows, text},
+};
 
 /// Lists them, oldest first.
-pub async fn list(limit: usize, cursor: Option<u64>, out: &Out) -> Result<(), CliError> {
-    let bus = migrate::connect(&settings()?).await?;
-    let page = bus.dlq_list(limit, cursor).await.map_err(not_allowed)?;
+pub async fn list(api: &Api, page: &PageArgs, out: &Out) -> Result<(), CliError> {
+    let query = [("limit", Some(page.limit.to_string())), ("cursor", page.cursor.clone())];
+    let answer: Value = api.get("/v1/dlq", &query).await?;
     let mut table = Table::new(["number", "consumer", "age", "tries", "subject", "reason"], "no dead letters");
-    for letter in &page.letters {
+    for letter in rows(&answer) {
+        let number = |name: &str| letter.get(name).and_then(Value::as_u64).unwrap_or_default().to_string();
+        let plain = |name: &str| (Paint::Plain, text(letter, &[name]).to_owned());
         table.row([
-            (Paint::Bold, letter.seq.to_string()),
-            (Paint::Plain, letter.consumer.clone()),
-            (Paint::Dim, letter.at.map(ago).unwrap_or_default()),
-            (Paint::Plain, letter.attempts.to_string()),
-            (Paint::Plain, letter.subject.clone()),
-            (Paint::Bad, letter.reason.clone()),
+            (Paint::Bold, number("seq")),
+            plain("consumer"),
+            (Paint::Dim, text(letter, &["at"]).parse::<Timestamp>().map(ago).unwrap_or_default()),
+            (Paint::Plain, number("attempts")),
+            plain("subject"),
+            (Paint::Bad, text(letter, &["reason"]).to_owned()),
         ]);
     }
-    let letters: Vec<_> = page.letters.iter().map(shown).collect();
-    out.table(&json!({"items": letters, "next": page.cursor}), &table);
-    if let Some(next) = page.cursor {
-        out.say(out.style().paint(Paint::Dim, &format!("more: --cursor {next}")));
-    }
+    out.table(&answer, &table);
+    more(&answer, out);
     Ok(())
 }
 
-/// Publishes them again.
-pub async fn redrive(
-    seqs: &[u64],
-    consumer: Option<String>,
-    subject: Option<String>,
-    out: &Out,
-) -> Result<(), CliError> {
-    let bus = migrate::connect(&settings()?).await?;
-    let filter = DlqFilter { consumer, subject, seqs: (!seqs.is_empty()).then(|| seqs.to_vec()), limit: None };
-    let done = bus.dlq_redrive(&filter).await.map_err(not_allowed)?;
-    bus.flush().await?;
-    out.say(format!("{} published again, {} could not be", done.redriven, done.failed));
+/// Publishes them again, or says which would be.
+pub async fn redrive(api: &Api, args: &RedriveArgs, out: &Out) -> Result<(), CliError> {
+    let conditions = [
+        ("seqs", (!args.seqs.is_empty()).then(|| json!(args.seqs))),
+        ("consumer", args.consumer.as_ref().map(|consumer| json!(consumer))),
+        ("subject", args.subject.as_ref().map(|subject| json!(subject))),
+    ];
+    let given = conditions.into_iter().filter(|_| !args.all);
+    let filter: Map<_, _> = given.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    let done: Value = api.post("/v1/dlq:redrive", &json!({"filter": filter, "dry_run": args.dry_run})).await?;
+    let meant: Vec<String> =
+        done.get("seqs").and_then(Value::as_array).into_iter().flatten().map(ToString::to_string).collect();
+    let count = |name: &str| done.get(name).and_then(Value::as_u64).unwrap_or_default();
+    if args.dry_run {
+        out.say(format!("{} would be published again: {}", meant.len(), meant.join(" ")));
+    } else {
+        out.say(format!("{} published again, {} could not be", count("redriven"), count("failed")));
+    }
     out.value(&done);
-    if done.failed > 0 {
+    if count("failed") > 0 {
         return Err(CliError::failed(format!(
             "{} dead letters are still there: `esc dlq list` shows them",
-            done.failed
+            count("failed")
         )));
     }
-    if done.redriven == 0 && !seqs.is_empty() {
+    if meant.is_empty() && !args.seqs.is_empty() {
         return Err(CliError::usage_with("there is no such dead letter", "`esc dlq list` shows them"));
     }
     Ok(())
-}
-
-fn shown(letter: &DeadLetter) -> Value {
-    let headers: serde_json::Map<_, _> =
-        letter.headers.iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
-    json!({
-        "seq": letter.seq,
-        "consumer": letter.consumer,
-        "subject": letter.subject,
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "at": letter.at,
-        "headers": headers,
-        "body": String::from_utf8_lossy(&letter.payload),
-        "omitted_bytes": letter.omitted,
-    })
-}
-
-/// Only an operator of NATS sees the dead letters of everybody.
-fn not_allowed(error: bus::BusError) -> CliError {
-    match CliError::from(error) {
-        CliError::Unreachable { message, .. } => CliError::unreachable(
-            message,
-            "it takes a NATS user that may read the stream DLQ: set ESC_NATS_URL to that of `operator`",
-        ),
-        other => other,
-    }
 }

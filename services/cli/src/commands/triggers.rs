@@ -58,7 +58,7 @@ struct WaitTold {
 }
 
 /// Says what the event would do. Without files the system is asked, which knows the runs that wait as well; if it does not answer, or
-/// there is no token for it, the files of ESC_AGENTS_DIR are.
+/// lets nobody in without a token, the files of ESC_AGENTS_DIR are.
 pub async fn test(
     api: Option<&Api>,
     event: &str,
@@ -72,8 +72,8 @@ pub async fn test(
     }
     let verdicts = match api {
         Some(api) => match ask(api, &event, source).await {
-            Err(CliError::Unreachable { message, .. }) => {
-                out.say(format!("{message}: tried on the agents' files"));
+            Err(error) if is_closed(&error) => {
+                out.say(format!("{error}: tried on the agents' files"));
                 of_files(files, &event)?
             }
             told => told?,
@@ -100,6 +100,15 @@ pub async fn test(
         Ok(())
     } else {
         Err(CliError::failed("the event would start nothing and wake nobody"))
+    }
+}
+
+/// Nobody answers, or nobody is let in without a token.
+fn is_closed(error: &CliError) -> bool {
+    match error {
+        CliError::Unreachable { .. } => true,
+        CliError::Usage { problem: Some(problem), .. } => text(problem, &["code"]) == "missing_token",
+        _ => false,
     }
 }
 
