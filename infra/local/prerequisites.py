@@ -22,7 +22,8 @@ def check(root, building=True):
 
 
 def _space(root, building):
-    needed = _BUILD_SPACE if building and not (root / "target").exists() else _RUN_SPACE
+    target = root / (os.environ.get("CARGO_TARGET_DIR") or "target")
+    needed = _BUILD_SPACE if building and not target.exists() else _RUN_SPACE
     free = shutil.disk_usage(root).free
     if free < needed:
         return f"The disk under {root} has {free >> 20} MiB free and {needed >> 20} MiB are needed: make room."

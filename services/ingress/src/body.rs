@@ -83,7 +83,19 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
         bus::clean_nul(&mut value);
         return serde_json::from_value(value).map_err(|error| json_problem(&error));
     }
-    result.map_err(|error| json_problem(&error))
+    result.map_err(|error| located::<T>(body, json_problem(&error)))
+}
+
+/// Names the field whose value does not fit, unless it is named. For that the body is read again: keeping paths takes time.
+fn located<T: DeserializeOwned>(body: &[u8], problem: Problem) -> Problem {
+    if problem.code() != "invalid_field" {
+        return problem;
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Err(error) if error.path().iter().next().is_some() => problem.field(error.path().to_string()),
+        _ => problem,
+    }
 }
 
 /// An object, and nothing else: by itself serde also takes an array of the fields in their order, so that `[]` would be a filter
@@ -129,6 +141,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        if parts.uri.query().is_some_and(holds_nul) {
+            return Err(Problem::bad_request(
+                "invalid_query",
+                "a parameter holds NUL, which nothing that is kept does",
+            )
+            .remedy("leave `%00` out"));
+        }
         let query = Query::<T>::from_request_parts(parts, state).await;
         query.map(|Query(params)| Self(params)).map_err(|rejection| {
             let text = rejection.body_text();
@@ -146,10 +165,19 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segment
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        if holds_nul(parts.uri.path()) {
+            return Err(Problem::bad_request("invalid_path", "the path holds NUL, which no name does")
+                .remedy("leave `%00` out"));
+        }
         let path = Path::<T>::from_request_parts(parts, state).await;
         path.map(|Path(segments)| Self(segments))
             .map_err(|rejection| Problem::bad_request("invalid_path", rejection.body_text()))
     }
+}
+
+/// Whether a part of an address holds NUL once it is decoded: Postgres takes no text with it.
+fn holds_nul(encoded: &str) -> bool {
+    encoded.contains("%00")
 }
 
 /// An answer under its tag, or word that the caller has it already.
@@ -204,7 +232,8 @@ mod tests {
             (&missing["code"], &missing["field"], &missing["status"]),
             (&"missing_field".into(), &"name".into(), &422.into())
         );
-        assert_eq!(problem(r#"{"name":1}"#)["code"], "invalid_field");
+        let misfit = problem(r#"{"name":1}"#);
+        assert_eq!((&misfit["code"], &misfit["field"]), (&"invalid_field".into(), &"name".into()));
         assert_eq!(problem(r#" ["a"]"#)["code"], "invalid_field", "fields are named");
     }
 }

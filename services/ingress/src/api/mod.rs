@@ -36,8 +36,8 @@ mod why;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::extract::{DefaultBodyLimit, MatchedPath, OriginalUri, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio_util::task::TaskTracker;
@@ -87,12 +87,12 @@ pub(crate) fn router(
         .layer(from_fn_with_state(requests, measure))
 }
 
-async fn unknown_path(uri: Uri) -> Problem {
+async fn unknown_path(OriginalUri(uri): OriginalUri) -> Problem {
     Problem::not_found("unknown_path", format!("there is nothing at `{}`", uri.path()))
         .remedy("`/openapi.json` lists what there is")
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Problem {
+async fn wrong_method(method: Method, OriginalUri(uri): OriginalUri) -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",

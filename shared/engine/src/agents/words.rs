@@ -36,9 +36,12 @@ pub(super) fn of(error: &Error) -> String {
 }
 
 fn unknown(what: &str, word: &str, known: &[&str]) -> String {
-    let guess = nearest(word, known).map(|meant| format!("did you mean `{meant}`? ")).unwrap_or_default();
+    let next = match nearest(word, known) {
+        Some(meant) => format!("did you mean `{meant}`? There are"),
+        None => "there are".to_owned(),
+    };
     // What stands in a file may hold characters that a terminal would obey.
-    format!("unknown {what} `{}`: {guess}There are: {}", word.escape_debug(), known.join(", "))
+    format!("unknown {what} `{}`: {next} {}", word.escape_debug(), known.join(", "))
 }
 
 /// What should stand there, in words of people who write YAML.
