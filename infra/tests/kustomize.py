@@ -37,8 +37,8 @@ def build(folder, yaml):
 def merged(under, over, name=None):
     """A strategic merge: maps by key, some lists by what names their entries, all else replaced."""
     if isinstance(under, dict) and isinstance(over, dict):
-        keys = list(under) + [key for key in over if key not in under]
-        return {key: merged(under[key], over[key], key) if key in under and key in over else copy.deepcopy(over.get(key, under.get(key))) for key in keys}
+        both = {key: merged(under[key], value, key) if key in under else copy.deepcopy(value) for key, value in over.items()}
+        return {**under, **both}
     if isinstance(under, list) and isinstance(over, list) and name in MERGED:
         by, laid = MERGED[name], {one[MERGED[name]]: one for one in over}
         kept = [merged(one, laid.pop(one[by])) if one[by] in laid else one for one in under]
