@@ -10,8 +10,10 @@ use sqlx::{postgres::PgRow, types::Json};
 use uuid::Uuid;
 
 use super::{
-    Reads, limit,
-    row::{Cells, micros},
+    Page, ReadError, Reads,
+    cursor::Cursor,
+    limit,
+    row::{Cells, instant, micros},
 };
 use crate::error::{EngineError, pg};
 
@@ -58,7 +60,7 @@ pub struct ApprovalRow {
 
 /// A query for questions: all that a row shows, and the rest of the statement.
 macro_rules! select_approvals {
-    ($rest:literal) => {
+    ($($rest:tt)*) => {
         concat!(
             "select approval_id, run_id, tenant, call_id, tool, question, arguments, binding, trust, reasons, shown, state,
                     decided_by, decision, standing, ",
@@ -68,7 +70,7 @@ macro_rules! select_approvals {
             ", ",
             micros!("decided_at"),
             " from approvals ",
-            $rest
+            $($rest)*
         )
     };
 }
@@ -84,16 +86,52 @@ impl Reads {
         state: Option<&str>,
         most: u32,
     ) -> Result<Vec<ApprovalRow>, EngineError> {
+        self.approvals_behind(tenant, state, limit(most), None).await
+    }
+
+    /// A page of this tenant's questions, newest first, behind `cursor`. Pages neither repeat nor skip one, whatever is asked
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// When the cursor is none, or Postgres does not answer.
+    pub async fn approval_page(
+        &self,
+        tenant: &TenantId,
+        state: Option<&str>,
+        most: u32,
+        cursor: Option<&str>,
+    ) -> Result<Page<ApprovalRow>, ReadError> {
+        let cursor = cursor.map(Cursor::decode).transpose()?;
+        let asked = limit(most);
+        // One more than asked for says whether there is a next page.
+        let items = self.approvals_behind(tenant, state, asked + 1, cursor).await?;
+        Ok(Page::cut(items, asked, |last| Cursor { at: last.requested_at, id: last.approval_id.0 }.encode()))
+    }
+
+    async fn approvals_behind(
+        &self,
+        tenant: &TenantId,
+        state: Option<&str>,
+        most: i64,
+        cursor: Option<Cursor>,
+    ) -> Result<Vec<ApprovalRow>, EngineError> {
+        const LIST: &str = select_approvals!(
+            "where tenant = $1 and ($2::text is null or state = $2)
+               and ($4::bigint is null or (approvals.requested_at, approval_id) < (",
+            instant!("$4"),
+            ", $5::uuid))
+             order by approvals.requested_at desc, approval_id desc limit $3"
+        );
         let read = || pg("listing approvals");
-        let rows = sqlx::query(select_approvals!(
-            "where tenant = $1 and ($2::text is null or state = $2) order by approvals.requested_at desc limit $3"
-        ))
-        .bind(tenant.as_str())
-        .bind(state)
-        .bind(limit(most))
-        .fetch_all(&self.pool)
-        .await
-        .map_err(read())?;
+        let rows = sqlx::query(LIST)
+            .bind(tenant.as_str())
+            .bind(state)
+            .bind(most)
+            .bind(cursor.map(|cursor| cursor.at.as_microsecond()))
+            .bind(cursor.map(|cursor| cursor.id))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
         rows.iter().map(approval_row).collect::<Result<_, _>>().map_err(read())
     }
 

@@ -77,6 +77,22 @@ impl Reads {
             .map_err(read())?;
         rows.iter().map(stored).collect::<Result<_, _>>().map_err(read())
     }
+
+    /// The number of the last event of each of these runs, whosever they are; those that do not exist are left out.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn last_events(&self, runs: &[RunId]) -> Result<Vec<(RunId, Seq)>, EngineError> {
+        let read = || pg("reading how far runs are");
+        let ids: Vec<_> = runs.iter().map(|run| run.0).collect();
+        let rows = sqlx::query("select run_id, seq from runs where run_id = any($1)")
+            .bind(ids)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(read())?;
+        let position = |row: &PgRow| Ok((RunId(Cells(row).get("run_id")?), Cells(row).count("seq")?));
+        rows.iter().map(position).collect::<Result<_, sqlx::Error>>().map_err(read())
+    }
 }
 
 fn stored(row: &PgRow) -> Result<StoredEvent, sqlx::Error> {

@@ -86,6 +86,17 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
+impl<T> Page<T> {
+    /// The first `asked` rows of those that were read, and where the next page begins if there were more.
+    pub(super) fn cut(mut items: Vec<T>, asked: i64, place: impl FnOnce(&T) -> String) -> Self {
+        let asked = usize::try_from(asked).unwrap_or(usize::MAX);
+        let more = items.len() > asked;
+        items.truncate(asked);
+        let next = items.last().filter(|_| more).map(place);
+        Self { items, next }
+    }
+}
+
 /// Why a list could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -170,21 +181,16 @@ impl Reads {
             .bind(filter.wake.map(WakeKind::as_str))
             .bind(filter.q.as_deref())
             .bind(filter.since.map(Timestamp::as_microsecond))
-            .bind(cursor.map(|cursor| cursor.created_at.as_microsecond()))
-            .bind(cursor.map(|cursor| cursor.run_id.0))
+            .bind(cursor.map(|cursor| cursor.at.as_microsecond()))
+            .bind(cursor.map(|cursor| cursor.id))
             // One more than asked for says whether there is a next page.
             .bind(asked + 1)
             .bind(filter.conversation.map(|conversation| conversation.0))
             .fetch_all(&self.pool)
             .await
             .map_err(read())?;
-        let mut items = rows.iter().map(run_row).collect::<Result<Vec<_>, _>>().map_err(read())?;
-        let asked = usize::try_from(asked).unwrap_or(usize::MAX);
-        let more = items.len() > asked;
-        items.truncate(asked);
-        let last = items.last().filter(|_| more);
-        let next = last.map(|run| Cursor { created_at: run.created_at, run_id: run.run_id }.encode());
-        Ok(Page { items, next })
+        let items = rows.iter().map(run_row).collect::<Result<Vec<_>, _>>().map_err(read())?;
+        Ok(Page::cut(items, asked, |last| Cursor { at: last.created_at, id: last.run_id.0 }.encode()))
     }
 }
 

@@ -36,6 +36,10 @@ async fn a_run_keeps_its_version_while_the_name_moves_on() {
     let listed = agents.list(&tenant).await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].version.digest.as_str(), listed[0].changed_by.as_str()), (second.digest.as_str(), "bob"));
+    let versions = agents.versions(&tenant, "keeper").await.unwrap();
+    let told: Vec<_> = versions.iter().map(|past| (past.version.digest.as_str(), past.is_head)).collect();
+    assert_eq!(told, [(second.digest.as_str(), true), (first.digest.as_str(), false)], "the latest first");
+    assert!(agents.versions(&other, "keeper").await.unwrap().is_empty());
     stack.close().await.unwrap();
 }
 

@@ -70,6 +70,10 @@ async fn lists_are_narrowed_by_what_is_asked() {
     planner.submit(waiting, wait_for_forge(&state, "pull/1", Some("data.ok")), "t", Cause::default()).await.unwrap();
 
     let reads = ingress.reads();
+    let mut last = reads.last_events(&[theirs, waiting, RunId::mint()]).await.unwrap();
+    last.sort_unstable();
+    let seq = planner.load(waiting).await.unwrap().unwrap().seq;
+    assert_eq!(last, [(waiting, seq), (theirs, ingress.load(theirs).await.unwrap().unwrap().seq)]);
     let list = |filter: RunFilter| {
         let (reads, tenant) = (reads.clone(), tenant.clone());
         async move { ids(&reads.runs(&tenant, &filter).await.unwrap().items) }
@@ -95,12 +99,12 @@ async fn lists_are_narrowed_by_what_is_asked() {
     assert!(reads.run(&other, waiting).await.unwrap().is_none(), "another tenant's run does not exist");
     assert!(serde_json::to_value(&row).unwrap()["metadata"].is_object());
 
-    let board = reads.waits(&tenant, None, 10).await.unwrap();
+    let board = reads.waits(&tenant, None, 10, None).await.unwrap().items;
     assert_eq!(board.len(), 1);
     assert_eq!((board[0].run_id, board[0].kind, board[0].agent.as_str()), (waiting, WakeKind::External, "keeper"));
     assert_eq!(board[0].resource_key.as_deref(), Some("forge:pull/1"));
-    assert!(reads.waits(&tenant, Some(WakeKind::Timer), 10).await.unwrap().is_empty());
-    assert!(reads.waits(&other, None, 10).await.unwrap().is_empty());
+    assert!(reads.waits(&tenant, Some(WakeKind::Timer), 10, None).await.unwrap().items.is_empty());
+    assert!(reads.waits(&other, None, 10, None).await.unwrap().items.is_empty());
     stack.close().await.unwrap();
 }
 
@@ -116,10 +120,41 @@ async fn the_board_shows_calls_and_questions_that_have_no_wait_of_their_own() {
     .execute(&mut postgres)
     .await
     .unwrap();
-    let board = ingress.reads().waits(&TenantId::default(), None, 10).await.unwrap();
+    let board = ingress.reads().waits(&TenantId::default(), None, 10, None).await.unwrap().items;
     let kinds: BTreeSet<_> = board.iter().map(|wait| wait.kind).collect();
     assert_eq!(kinds, BTreeSet::from([WakeKind::TaskResult, WakeKind::OperatorInput]));
     assert!(board.iter().all(|wait| wait.run_id == run && wait.wait_id.is_none()));
+    stack.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_board_is_read_page_by_page_whatever_begins_to_wait_meanwhile() {
+    let stack = TestStack::new().await.unwrap();
+    let ingress = stack.engine(Role::Ingress).await.unwrap();
+    let (tenant, reads) = (TenantId::default(), ingress.reads());
+    for number in 0..5 {
+        new_run(&ingress, create(&format!("wait {number}"))).await;
+    }
+    let mut postgres = stack.postgres().await.unwrap();
+    // All at one time, some for two things: neither the time nor the run tells them apart.
+    sqlx::query(
+        "update runs set status = 'waiting', waiting_since = '2026-01-31 12:00Z', wake_kinds = '{timer,task_result}'",
+    )
+    .execute(&mut postgres)
+    .await
+    .unwrap();
+    let (mut seen, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = reads.waits(&tenant, None, 3, cursor.as_deref()).await.unwrap();
+        seen.extend(page.items.iter().map(|wait| (wait.run_id, wait.kind)));
+        let Some(next) = page.next else { break };
+        cursor = Some(next);
+        new_run(&ingress, create("one more")).await;
+        let later = "update runs set status = 'waiting', waiting_since = now(), wake_kinds = '{timer}' where status = 'runnable'";
+        sqlx::query(later).execute(&mut postgres).await.unwrap();
+    }
+    assert_eq!((seen.len(), seen.iter().collect::<BTreeSet<_>>().len()), (10, 10), "{seen:?}");
+    assert!(reads.waits(&tenant, None, 3, Some("nonsense")).await.is_err());
     stack.close().await.unwrap();
 }
 
@@ -177,6 +212,8 @@ async fn approvals_and_artifacts_show_to_their_tenant_only() {
     assert_eq!((row.state.as_str(), row.binding.policy.as_str(), row.reasons.len()), ("open", "p", 1));
     assert_eq!(row.arguments.unwrap().get(), r#"{"number":7}"#);
     assert_eq!(reads.approvals(&tenant, Some("open"), 10).await.unwrap().len(), 1);
+    let page = reads.approval_page(&tenant, None, 1, None).await.unwrap();
+    assert_eq!((page.items.len(), page.next), (1, None), "there is no second page");
     assert!(reads.approvals(&tenant, Some("granted"), 10).await.unwrap().is_empty());
     assert!(reads.approvals(&other, None, 10).await.unwrap().is_empty());
     assert!(reads.approval(&other, approval).await.unwrap().is_none());
