@@ -15,6 +15,7 @@ mod processes;
 mod service_logs;
 mod slice;
 mod stats;
+mod streams;
 mod target;
 mod timers;
 mod waiting;
@@ -56,6 +57,8 @@ enum Scenario {
     Observer(observing::Options),
     /// Recorded logs of services with injected faults: slices of requests, and the health watch. Needs no stack.
     ServiceLogs(service_logs::Options),
+    /// Thousands of open event streams on one ingress: what each costs, and how long an event is on its way.
+    Streams(streams::Options),
     /// One run with a very long log: what it costs to load it, and what its next turn costs.
     Long(long::Options),
     /// One run of a thousand turns: what a turn costs in tokens, young and old, beside a replay of the whole past.
@@ -75,6 +78,7 @@ async fn main() -> ExitCode {
         Scenario::Timers(options) => timers::measure(&options).await,
         Scenario::Observer(options) => observing::measure(&options).await,
         Scenario::ServiceLogs(options) => service_logs::measure(&options).await,
+        Scenario::Streams(options) => streams::measure(&options).await,
         Scenario::Long(options) => long::measure(&options).await,
         Scenario::Slice(options) => slice::measure(&options).await,
     };

@@ -123,6 +123,21 @@ impl Target {
         }
     }
 
+    /// Opens the event stream of a run behind event `last`, or from now on.
+    pub async fn stream(
+        &self,
+        http: &reqwest::Client,
+        run: &str,
+        last: Option<u64>,
+    ) -> Result<reqwest::Response, Error> {
+        let request = http.get(format!("{}/v1/runs/{run}/stream", self.url)).bearer_auth(&self.token);
+        let request = match last {
+            Some(last) => request.header("last-event-id", last.to_string()),
+            None => request,
+        };
+        Ok(request.send().await?.error_for_status()?)
+    }
+
     /// Puts an agent definition in.
     pub async fn put_agent(&self, name: &str, yaml: impl Into<reqwest::Body>) -> Result<(), Error> {
         let request = self.http.put(format!("{}/v1/agents/{name}", self.url)).bearer_auth(&self.token).body(yaml);

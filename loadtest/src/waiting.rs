@@ -100,7 +100,8 @@ async fn through_api(target: &Target, count: usize) -> Result<Vec<String>, Error
         .await
 }
 
-async fn through_engine(stores: &Stores, count: usize) -> Result<Vec<String>, Error> {
+/// Runs that sleep until the operator writes, straight into the log.
+pub async fn through_engine(stores: &Stores, count: usize) -> Result<Vec<String>, Error> {
     let door = Door::open(stores, "listener").await?;
     let runs = stream::iter(0..count)
         .map(|_| async { door.asleep(|_| until_called()).await.map(|run| run.to_string()) })
