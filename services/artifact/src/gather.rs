@@ -121,6 +121,7 @@ impl Crowd {
 
 impl<K: Keep> Gatherer<K> {
     pub(crate) fn new(keeper: K, crowd: Crowd, config: &Config) -> Self {
+        service::metrics::announce(&metrics::counter!("artifact_segment_failures_total"));
         Self {
             keeper,
             crowd,

@@ -87,6 +87,7 @@ impl Audit {
     /// a database that takes nothing is tried for a last while only.
     pub(crate) fn new(trail: AuditTrail, stop: CancellationToken) -> (Self, impl Future<Output = ()>) {
         let (entries, pending) = mpsc::channel(QUEUE);
+        service::metrics::announce(&metrics::counter!("ingress_audit_failures_total"));
         (Self { entries }, keep(trail, pending, stop))
     }
 

@@ -2,6 +2,14 @@
 
 use kernel::{Timestamp, call::Observation, opinion::SecondOpinion};
 
+/// Shows from the start on that nothing is missing.
+pub(crate) fn announce() {
+    service::metrics::announce(&metrics::counter!("observer_gap_bytes_total"));
+    for why in ["dropped", "throttled"] {
+        service::metrics::announce(&metrics::counter!("observer_gap_signals_total", "why" => why));
+    }
+}
+
 /// A batch of signals was read.
 pub(crate) fn signals(frames: u64, lines: u64, bytes: u64) {
     metrics::counter!("observer_frames_total").increment(frames);
@@ -18,6 +26,19 @@ pub(crate) fn records(records: u64, bytes: u64) {
 /// Services that this instance watches, in one partition.
 pub(crate) fn services(partition: u8, watched: usize) {
     metrics::gauge!("observer_watched_services", "partition" => partition.to_string()).set(watched as f64);
+}
+
+/// A service is not well, or well again; `wakes`: a run is started for it.
+pub(crate) fn alarm(state: &'static str, wakes: bool) {
+    metrics::counter!("observer_alarms_total", "state" => state).increment(1);
+    if wakes && state == "firing" {
+        metrics::counter!("observer_wakes_total").increment(1);
+    }
+}
+
+/// Lines of services that would have been told of, had that not been told already or passed by itself.
+pub(crate) fn folded(lines: u64) {
+    metrics::counter!("observer_suppressed_total").increment(lines);
 }
 
 /// There is a conclusion about an action.
@@ -70,6 +91,12 @@ pub(crate) fn asked(opinion: &SecondOpinion) {
         None => "none",
     };
     metrics::counter!("observer_opinions_total", "outcome" => outcome).increment(1);
+}
+
+/// The operator's checks were asked whether a model may be told how an activity ended.
+pub(crate) fn checked(is_withheld: bool) {
+    let outcome = if is_withheld { "withheld" } else { "told" };
+    metrics::counter!("observer_checked_total", "outcome" => outcome).increment(1);
 }
 
 /// An observation came too late: its call or run has ended.

@@ -24,6 +24,7 @@ pub(crate) struct Reaper {
 
 impl Reaper {
     pub(crate) fn new(engine: &Engine, every: Duration, neglect: Duration) -> Self {
+        service::metrics::announce(&metrics::counter!("scheduler_rings_total"));
         Self { reads: engine.reads(), leases: engine.leases(), outbox: engine.outbox(), every, neglect }
     }
 

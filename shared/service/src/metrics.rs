@@ -15,6 +15,23 @@ const SECONDS: [f64; 16] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
 /// Upper bounds of histograms that count things (`*_size`).
 const SIZES: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+/// Upper bounds of counts of tokens, as the conventions for generative AI advise.
+const TOKENS: [f64; 14] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1024.0,
+    4096.0,
+    16384.0,
+    65536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
 /// How often samples are folded into their buckets, if nobody scrapes: else they would pile up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -25,6 +42,12 @@ pub fn install(service: &str) {
     handle();
     ::metrics::gauge!("esc_build_info", "service" => service.to_owned(), "version" => env!("CARGO_PKG_VERSION"))
         .set(1.0);
+}
+
+/// Shows a counter from now on, at nothing unless it has counted already: one that first shows with its first failure looks to
+/// whoever asks for its increase as if it had always been there.
+pub fn announce(counter: &::metrics::Counter) {
+    counter.increment(0);
 }
 
 /// All metrics of the process, in Prometheus text format 0.0.4.
@@ -49,6 +72,7 @@ fn handle() -> &'static PrometheusHandle {
         };
         let recorder = buckets(PrometheusBuilder::new(), "_seconds", &SECONDS)
             .and_then(|builder| buckets(builder, "_size", &SIZES))
+            .and_then(|builder| buckets(builder, "_token_usage", &TOKENS))
             .unwrap_or_default()
             .build_recorder();
         let handle = recorder.handle();
@@ -77,6 +101,9 @@ fn process() -> String {
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
         add("process_open_fds", "gauge", open.count() as f64);
+    }
+    if let Ok((most, _)) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE) {
+        add("process_max_fds", "gauge", most as f64);
     }
     text
 }
