@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from local import Ports, Problem, Stack
-from local import browser
+from local import browser, nats_client
 from main_job.api import Api
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,7 +171,10 @@ class Console(unittest.TestCase):
         cls.addClassCleanup(stack.stop)
         stack.start_parts()
         stack.migrate()
-        settings = {"ESC_AGENTS_DIR": str(state / "agents"), "ESC_LOG": "warn", "ESC_SECRET_CONSOLE_HOOK": _HOOK_SECRET}
+        settings = {
+            "ESC_AGENTS_DIR": str(state / "agents"), "ESC_LOG": "warn", "ESC_SECRET_CONSOLE_HOOK": _HOOK_SECRET,
+            "ESC_TRACE_URL": "http://traces.invalid/trace/{trace_id}",
+        }
         stack.start_services(env=settings)
         files = sorted((state / "agents" / "agents").glob("*.yaml"))
         stack.esc("agents", "apply", *map(str, files), env=stack.env())
@@ -354,6 +358,48 @@ class Console(unittest.TestCase):
             else:
                 break
         self.assertEqual(self.seqs(page), logged)
+
+    def test_a_run_says_where_its_trace_is_and_what_waking_it_cost(self):
+        run = self.start("sleeper")
+        self.wait(run, "waiting")
+        trace = self.api.run(run)["trace_id"]
+        page = self.page()
+        page.goto(f"{self.stack.env()['ESC_URL']}/#/runs/{run}")
+        self.expect(page.get_by_role("link", name=trace)).to_have_attribute("href", f"http://traces.invalid/trace/{trace}")
+        self.expect(page.get_by_role("complementary")).to_contain_text("never of nowhere:x")
+        page.get_by_role("link", name="what waking cost and saved").click()
+        figures = page.get_by_role("dialog", name="What waking cost and saved")
+        self.expect(figures.get_by_role("row", name=re.compile("^lines read"))).to_contain_text("0")
+        figures.get_by_role("button", name="Close").click()
+        page.get_by_role("link", name="Costs").click()
+        self.expect(page.get_by_role("region", name="Waking").get_by_role("link").first).to_be_visible()
+        self.api.post(f"/v1/runs/{run}/cancel", {})
+        words = [str(self.stack.program("esc")), "tail", "--trace", run]
+        told = subprocess.run(words, env={**os.environ, **self.stack.env()}, capture_output=True, text=True, timeout=60)
+        self.assertEqual(told.returncode, 1, "it was cancelled, which is no good end")
+        self.assertIn(f"trace {trace}  http://traces.invalid/trace/{trace}", told.stdout.splitlines()[0])
+
+    def test_an_agent_shows_its_versions(self):
+        page = self.page()
+        page.get_by_role("link", name="Agents").click()
+        card = page.get_by_role("article", name="sleeper")
+        card.get_by_text("Its versions").click()
+        self.expect(card.get_by_text("new runs start with it")).to_be_visible()
+
+    def test_a_dead_letter_is_read_and_published_again(self):
+        subject = "in.default.shop.order"
+        user, password = "publisher", self.stack.credentials.nats["publisher"]
+        nats_client.request(self.stack.ports["nats"], user, password, subject, "no event")
+        page = self.page()
+        page.get_by_role("link", name="Health").click()
+        letters = page.get_by_role("region", name="Dead letters")
+        again = letters.get_by_role("button", name=re.compile("^Again: in.default.shop.order"))
+        self.expect(again).to_have_count(1)
+        first = again.get_attribute("aria-label")
+        again.click()
+        # It is still no event: it comes back under another number.
+        self.expect(letters.get_by_role("button", name=first)).to_have_count(0)
+        self.expect(again).to_have_count(1)
 
     def test_every_page_opens_by_keyboard_and_names_its_fields(self):
         page = self.page()

@@ -28,7 +28,7 @@ const FIRST_LINE: HeaderName = HeaderName::from_static("esc-first-line");
 const GAPS: HeaderName = HeaderName::from_static("esc-gaps");
 const CUT: HeaderName = HeaderName::from_static("esc-cut");
 
-/// What is wanted: bytes `from..to`, or `context` lines on either side of `line` (from 1).
+/// What is wanted: bytes `from..to`, the last `tail` bytes, or `context` lines on either side of `line` (from 1).
 #[derive(Debug, Deserialize)]
 pub(crate) struct Wanted {
     #[serde(default)]
@@ -36,6 +36,7 @@ pub(crate) struct Wanted {
     #[serde(default)]
     from: u64,
     to: Option<u64>,
+    tail: Option<u64>,
     line: Option<u64>,
     context: Option<u64>,
 }
@@ -65,11 +66,15 @@ pub(crate) async fn get(
 }
 
 async fn bytes(app: &App, call: CallId, wanted: &Wanted) -> Result<Response, Problem> {
-    let range = wanted.from..wanted.to.unwrap_or(i64::MAX.unsigned_abs());
+    let mut range = wanted.from..wanted.to.unwrap_or(i64::MAX.unsigned_abs());
     if range.start > range.end {
         return Err(Problem::bad("bad_query", "`from` is beyond `to`"));
     }
     let segments = app.engine.segments().list(&wanted.tenant, call, range.start, range.end).await?;
+    if let Some(tail) = wanted.tail {
+        let end = segments.iter().map(|segment| segment.to_offset.min(range.end)).max().unwrap_or_default();
+        range.start = range.start.max(end.saturating_sub(tail));
+    }
     let (parts, gaps) = plan(segments, &range);
     let Some(first) = parts.first() else { return Err(not_archived()) };
     let offset = first.segment.from_offset + first.range.start as u64;

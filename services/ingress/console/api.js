@@ -49,6 +49,11 @@ async function call(method, path, body, headers = {}) {
 export const get = (path) => call("GET", path);
 /** A content as text, whatever its type. */
 export const getText = (path) => send("GET", path, undefined, {}).then((response) => response.text());
+/** A content as it is, with what its headers say of it. */
+export async function getBytes(path) {
+  const response = await send("GET", path, undefined, {});
+  return { headers: response.headers, bytes: new Uint8Array(await response.arrayBuffer()) };
+}
 export const post = (path, body, headers) => call("POST", path, body ?? {}, headers);
 export const put = (path, body) => call("PUT", path, body);
 export const del = (path) => call("DELETE", path);

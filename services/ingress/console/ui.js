@@ -70,8 +70,8 @@ export function useNow(every = 1000) {
   return now;
 }
 
-/** A button that does something once, and says if it could not. */
-export function Action({ label, run, kind = "", confirm, disabled }) {
+/** A button that does something once, and says if it could not. `about` tells it from others of its name. */
+export function Action({ label, about, run, kind = "", confirm, disabled }) {
   const [state, set] = useState({});
   const act = async () => {
     if (confirm && !window.confirm(confirm)) return;
@@ -84,7 +84,7 @@ export function Action({ label, run, kind = "", confirm, disabled }) {
     }
   };
   return html`<span class="action">
-    <button class=${kind} disabled=${disabled || state.busy} aria-busy=${!!state.busy} onClick=${act}>${label}</button>
+    <button class=${kind} aria-label=${about ? `${label}: ${about}` : undefined} disabled=${disabled || state.busy} aria-busy=${!!state.busy} onClick=${act}>${label}</button>
     <${Trouble} error=${state.error} />
   </span>`;
 }

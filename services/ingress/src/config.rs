@@ -6,6 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use service::{Common, ConfigError};
 
+/// What stands for the id of a trace in [`Config::trace_url`].
+pub(crate) const TRACE_ID: &str = "{trace_id}";
+
 /// Configuration of the ingress service; the keys that all services have are in [`Common`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,6 +33,9 @@ pub struct Config {
     pub max_running: u64,
     /// Share of runs whose spans are exported, from 0 to 1; decided when a run is created.
     pub trace_ratio: f64,
+    /// Where people look at the trace of a run, with `{trace_id}` in the place of its id, such as
+    /// `http://127.0.0.1:16686/trace/{trace_id}`; empty if nowhere.
+    pub trace_url: String,
     /// Requests of one caller in a second, in each instance; 0 is no limit.
     pub requests_per_second: u64,
     /// Posts to webhooks of one address in a second that are not signed as they must be, in each instance; one of more than 64 KiB
@@ -66,6 +72,7 @@ impl Default for Config {
             log_records_per_second: 20_000,
             max_running: 0,
             trace_ratio: 1.0,
+            trace_url: String::new(),
             requests_per_second: 5000,
             unsigned_posts_per_second: 100,
             heartbeat_seconds: 15,
@@ -106,8 +113,18 @@ impl Config {
                  address",
             )),
             _ if !(0.0..=1.0).contains(&self.trace_ratio) => Err(invalid("trace_ratio", "not between 0 and 1")),
+            _ if !self.shows_traces_somewhere() => Err(invalid(
+                "trace_url",
+                "not an address with `{trace_id}` in it, such as http://127.0.0.1:16686/trace/{trace_id}",
+            )),
             _ => Ok(()),
         }
+    }
+
+    /// Whether nothing is said of where traces are, or something that a browser may be sent to.
+    fn shows_traces_somewhere(&self) -> bool {
+        let is_web = ["http://", "https://"].iter().any(|scheme| self.trace_url.starts_with(scheme));
+        self.trace_url.is_empty() || (is_web && self.trace_url.contains(TRACE_ID))
     }
 }
 
@@ -127,5 +144,14 @@ mod tests {
         let mut open = off;
         open.common.listen = ([0, 0, 0, 0], 8080).into();
         assert!(open.check().is_err());
+    }
+
+    #[test]
+    fn a_link_to_traces_is_one_or_none() {
+        let check = |trace_url: &str| {
+            Config { auth: AuthMode::Off, trace_url: trace_url.to_owned(), ..Config::default() }.check().is_ok()
+        };
+        assert!(check("") && check("https://traces.example/x?id={trace_id}#all"));
+        assert!(!check("http://127.0.0.1:16686/trace/") && !check("javascript:alert('{trace_id}')"));
     }
 }

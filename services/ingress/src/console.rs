@@ -50,6 +50,7 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
         "views/artifact.js": SCRIPT,
         "views/beginning.js": SCRIPT,
         "views/costs.js": SCRIPT,
+        "views/economics.js": SCRIPT,
         "views/health.js": SCRIPT,
         "views/output.js": SCRIPT,
         "views/run.js": SCRIPT,

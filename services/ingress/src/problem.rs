@@ -7,7 +7,7 @@ use std::fmt::Display;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::{EngineError, SubmitError};
+use engine::{EngineError, ReadError, SubmitError};
 use kernel::Rejection;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -170,6 +170,17 @@ impl From<EngineError> for Problem {
             Self::unavailable("store_unavailable", "the log can't be reached at the moment")
         } else {
             Self::internal(&error)
+        }
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Engine(error) => error.into(),
+            ReadError::Cursor(error) => Self::bad_request("invalid_cursor", error)
+                .field("cursor")
+                .remedy("send `next` of the page before, or leave `cursor` out to begin anew"),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A run as people see it: its state, with the open turn's lease looked up, since only that tells `running` from `runnable`.
 
+use std::sync::Arc;
+
 use engine::{Engine, Leases, Reads, RunRow};
 use kernel::call::{ArtifactRef, CallStatus};
 use kernel::event::{Ending, ExternalRef, PlanStep};
@@ -14,6 +16,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::api::schema;
+use crate::config::TRACE_ID;
 use crate::problem::Problem;
 
 /// What [`Status`] can't say, since only the lease knows.
@@ -39,6 +42,9 @@ pub(crate) struct RunSnapshot {
     pub seq: Seq,
     /// The W3C trace id of everything that it caused.
     pub trace_id: String,
+    /// Where people look at that trace; nothing if this server does not know, or if the run's spans are not exported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_url: Option<String>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it last changed.
@@ -47,7 +53,7 @@ pub(crate) struct RunSnapshot {
     #[schema(value_type = schema::Block)]
     pub objective: kernel::Block,
     /// How it is known that it was reached.
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<schema::Criterion>)]
     pub acceptance: Vec<Criterion>,
     /// The conversation it belongs to.
     #[schema(value_type = Option<uuid::Uuid>)]
@@ -236,11 +242,18 @@ pub(crate) struct Snapshots {
     engine: Engine,
     reads: Reads,
     leases: Leases,
+    /// Where traces are looked at, with [`TRACE_ID`] in it; empty if nowhere.
+    trace_url: Arc<str>,
 }
 
 impl Snapshots {
     pub(crate) fn new(engine: &Engine) -> Self {
-        Self { engine: engine.clone(), reads: engine.reads(), leases: engine.leases() }
+        Self { engine: engine.clone(), reads: engine.reads(), leases: engine.leases(), trace_url: "".into() }
+    }
+
+    /// As it is, with links to where traces are looked at.
+    pub(crate) fn linking(self, trace_url: &str) -> Self {
+        Self { trace_url: trace_url.into(), ..self }
     }
 
     /// The run, never older than the log. Another tenant's run is as good as none.
@@ -253,7 +266,13 @@ impl Snapshots {
         };
         let artifacts = if state.artifacts.is_empty() { Vec::new() } else { self.artifacts(tenant, run).await? };
         let children = children(&state, &self.reads.children(tenant, run).await?);
-        Ok(RunSnapshot::new(&state, running, artifacts, children))
+        let trace_url = self.trace_url(&state);
+        Ok(RunSnapshot { trace_url, ..RunSnapshot::new(&state, running, artifacts, children) })
+    }
+
+    fn trace_url(&self, state: &RunState) -> Option<String> {
+        let shown = state.sampled && !self.trace_url.is_empty();
+        shown.then(|| self.trace_url.replace(TRACE_ID, &state.run_id.trace_id()))
     }
 
     /// What a run hands over, as it stands.
@@ -321,6 +340,7 @@ impl RunSnapshot {
             status: if running && status == Status::Runnable { RUNNING } else { status.as_str() },
             seq: state.seq,
             trace_id: state.run_id.trace_id(),
+            trace_url: None,
             created_at: state.created_at,
             updated_at: state.updated_at,
             objective: state.objective.clone(),

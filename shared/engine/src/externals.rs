@@ -33,6 +33,8 @@ pub const OBSERVER: &str = "observer";
 pub const HEALTH_FIRING: &str = "observer.health.firing";
 /// It is well again.
 pub const HEALTH_RECOVERED: &str = "observer.health.recovered";
+/// Something is out of the ordinary at a watched service, or not any more, and nobody is to be woken for it.
+pub const HEALTH_NOTICED: &str = "observer.health.noticed";
 /// What came of an action that no run asked about.
 pub const ACTION_CONCLUDED: &str = "observer.action.concluded";
 /// The longest resource key, in bytes: what Postgres can index.
@@ -91,6 +93,14 @@ impl RecordError {
 impl Externals {
     pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
+    }
+
+    /// Whether an event can be recorded, as far as it depends on the event: what is handed in together can be refused together.
+    ///
+    /// # Errors
+    /// When its key is too long.
+    pub fn check(source: &str, event: &CloudEvent) -> Result<(), RecordError> {
+        resource_key(source, event).map(drop)
     }
 
     /// Records an event, and finds the registered waits that are about it, longest waiting first: the first [`MATCHES`] of

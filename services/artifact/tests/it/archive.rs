@@ -76,6 +76,12 @@ async fn output_comes_back_byte_by_byte_and_line_by_line() {
     assert!(part == output.text[19_990..40_010]);
     assert_eq!((headers["esc-offset"].to_str().unwrap(), headers["esc-gaps"].to_str().unwrap()), ("19990", ""));
 
+    let (end, headers) = output.read(&service, "tail=30000").await.unwrap();
+    let from = output.text.len() - 30_000;
+    assert!(end == output.text[from..], "the end, over the border of two segments");
+    assert_eq!(headers["esc-offset"].to_str().unwrap(), from.to_string());
+    assert!(output.read(&service, "tail=10000000").await.unwrap().0 == output.text, "all of it, if there is no more");
+
     for line in [1_u64, 2, 700, 1500, 3000, 3001] {
         let (lines, headers) = output.read(&service, &format!("line={line}&context=1")).await.unwrap();
         let all: Vec<&[u8]> = output.text.split_inclusive(|byte| *byte == b'\n').collect();

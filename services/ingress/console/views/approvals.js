@@ -1,34 +1,50 @@
 // What a person is asked: the action, where its arguments came from, and what may be said to it.
-import { html, useState } from "../html.js";
+import { html, useRef, useState } from "../html.js";
 import { get, idempotent, post, query } from "../api.js";
 import { cut, words } from "../format.js";
-import { Action, Ago, Empty, Status, Trouble, Trust, useNow, usePolled } from "../ui.js";
+import { Action, Ago, Block, Empty, Status, Trouble, Trust, useNow, usePolled } from "../ui.js";
 
-/** Where each argument came from, if the request says so. */
-function origins(approval) {
-  const list = approval.provenance || approval.origins || [];
-  return Object.fromEntries((Array.isArray(list) ? list : []).map((item) => [item.pointer, item]));
+/** Where an argument came from, and each part of it that has an origin of its own. */
+function origins(approval, name) {
+  const pointer = `/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`;
+  const own = approval.origins.filter((item) => item.pointer === pointer || item.pointer.startsWith(`${pointer}/`));
+  return own.map((item) => ({ ...item, part: item.pointer.slice(pointer.length + 1) }));
+}
+
+function Origin({ origin }) {
+  return html`<div title=${origin.rule}>${origin.part ? html`<code>${origin.part}</code> ` : ""}<${Trust} name=${origin.trust} /> <small>${origin.source}${origin.matters ? "" : ", which does not decide"}</small></div>`;
 }
 
 function Arguments({ approval }) {
-  const from = origins(approval);
   const rows = Object.entries(approval.arguments || {});
   if (!rows.length) return null;
   return html`<table class="list arguments"><thead><tr><th>Argument</th><th>Value</th><th>From</th></tr></thead><tbody>
     ${rows.map(([name, value]) => {
-      const origin = from[`/${name}`];
+      const from = origins(approval, name);
       return html`<tr><th scope="row">${name}</th><td><pre>${typeof value === "string" ? value : JSON.stringify(value, null, 2)}</pre></td>
-        <td>${origin ? html`<${Trust} name=${origin.trust} /> <small>${origin.source || origin.rule || ""}</small>` : html`<${Trust} name=${approval.trust} />`}</td></tr>`;
+        <td>${from.length ? from.map((origin) => html`<${Origin} origin=${origin} />`) : html`<${Trust} name=${approval.trust} />`}</td></tr>`;
     })}</tbody></table>`;
+}
+
+/** What the model said when it asked, and what it had before it. */
+function Background({ approval }) {
+  if (!approval.said && !approval.evidence.length) return null;
+  return html`<details><summary>What led to it</summary>
+    ${approval.said ? html`<h3>What the model said</h3><${Block} block=${approval.said} />` : null}
+    ${approval.evidence.length ? html`<h3>What it had before it</h3>${approval.evidence.map((block) => html`<${Block} block=${block} />`)}` : null}
+  </details>`;
 }
 
 function Decide({ approval, done }) {
   const question = approval.kind === "question";
   const [edited, setEdited] = useState();
   const [reason, setReason] = useState("");
-  const [key] = useState(idempotent);
+  const [always, setAlways] = useState(false);
+  // The same key for every try of the same answer.
+  const sent = useRef({});
   const decide = (decision) => async () => {
     const body = { decision };
+    if (decision === "approve" && always && edited === undefined) body.always = true;
     if (reason.trim()) body.reason = reason.trim();
     if (decision === "approve" && edited !== undefined) {
       try {
@@ -37,13 +53,16 @@ function Decide({ approval, done }) {
         throw new Error(`The arguments are not JSON: ${error.message}`);
       }
     }
-    await post(`/v1/approvals/${approval.approval_id}`, body, key);
+    const words = JSON.stringify(body);
+    if (sent.current.words !== words) sent.current = { words, key: idempotent() };
+    await post(`/v1/approvals/${approval.approval_id}`, body, sent.current.key);
     done();
   };
   return html`<div class="decide">
     ${edited === undefined ? null : html`<label>Arguments, as they shall be
       <textarea class="code" rows="8" spellcheck="false" value=${edited} onInput=${(event) => setEdited(event.target.value)}></textarea></label>`}
     <label>${question ? "Answer" : "Reason"} <input value=${reason} placeholder=${question ? "what the run is told" : "the run is told it too"} onInput=${(event) => setReason(event.target.value)} /></label>
+    ${approval.may_be_standing && edited === undefined ? html`<label><input type="checkbox" checked=${always} onChange=${(event) => setAlways(event.target.checked)} /> and all calls of this shape from now on</label>` : null}
     <div class="row">
       <${Action} label=${question ? "Yes" : edited === undefined ? "Approve" : "Approve as edited"} kind="primary" run=${decide("approve")} />
       <${Action} label=${question ? "No" : "Deny"} kind="danger" run=${decide("deny")} />
@@ -59,6 +78,7 @@ function Card({ approval, now, done, may }) {
         ${approval.state === "open" ? html` · answered for by itself <${Ago} time=${approval.expires_at} now=${now} />` : ""}</small></header>
     <p class="question">${cut(approval.question, 2000)} <${Trust} name=${approval.trust} /></p>
     <${Arguments} approval=${approval} />
+    <${Background} approval=${approval} />
     ${approval.reasons.length ? html`<ul class="reasons">${approval.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>` : null}
     ${approval.state === "open" && may ? html`<${Decide} approval=${approval} done=${done} />` : null}
     ${approval.decided_by ? html`<p><b>${approval.decided_by}</b> ${words(approval.state)} it <${Ago} time=${approval.decided_at} now=${now} />${approval.reason ? `: ${approval.reason}` : ""}</p>` : null}

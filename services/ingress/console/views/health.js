@@ -47,19 +47,21 @@ function Freeze({ may, now }) {
     </div>` : null}</section>`;
 }
 
-function DeadLetters({ may, now }) {
+/** Only admins see dead letters, and publish them again. */
+function DeadLetters({ now }) {
   const { value, error, again } = usePolled(() => get("/v1/dlq?limit=50"), "dlq", 10000);
   const items = value?.items || [];
   const redrive = (filter) => async () => {
-    await post("/v1/dlq:redrive", { filter });
+    const { redriven } = await post("/v1/dlq:redrive", { filter });
     again();
+    if (!redriven) throw new Error("It was not published again: it is gone, or was too large to be kept whole.");
   };
   return html`<section aria-label="Dead letters"><h2>Dead letters</h2>
-    ${error?.status === 403 ? html`<${Empty}>Operators see what could not be handled.</${Empty}>` : html`<${Trouble} error=${error} />`}
+    ${error?.status === 403 ? html`<${Empty}>Admins see what could not be handled.</${Empty}>` : html`<${Trouble} error=${error} />`}
     ${value && !items.length ? html`<${Empty}>None: everything could be handled.</${Empty}>` : null}
-    ${items.length ? html`<div class="wide"><table class="list"><thead><tr><th>Consumer</th><th>What</th><th>Why</th><th>When</th><th></th></tr></thead><tbody>
+    ${items.length ? html`<div class="wide"><table class="list"><thead><tr><th>Consumer</th><th>What</th><th>Why</th><th>When</th><th><span class="visually-hidden">What to do</span></th></tr></thead><tbody>
       ${items.map((letter) => html`<tr key=${letter.seq}><td>${letter.consumer}</td><td><code>${letter.subject}</code></td><td>${cut(letter.reason, 300)}</td><td><${Ago} time=${letter.at} now=${now} /></td>
-        <td>${may ? html`<${Action} label="Again" run=${redrive({ seq: letter.seq })} />` : ""}</td></tr>`)}
+        <td><${Action} label="Again" about=${`${letter.subject}, letter ${letter.seq}`} run=${redrive({ seqs: [letter.seq] })} /></td></tr>`)}
     </tbody></table></div>` : null}</section>`;
 }
 
@@ -67,5 +69,5 @@ export function Health({ who }) {
   const now = useNow(5000);
   const may = who.roles.some((role) => role === "operator" || role === "admin");
   return html`<h1>Health</h1>
-    <${Alerts} now=${now} /><${Freeze} may=${may} now=${now} /><${DeadLetters} may=${may} now=${now} /><${Gaps} now=${now} />`;
+    <${Alerts} now=${now} /><${Freeze} may=${may} now=${now} /><${DeadLetters} now=${now} /><${Gaps} now=${now} />`;
 }

@@ -5,6 +5,7 @@ import { bytes, dollars, duration, number, seconds, when, words } from "../forma
 import { Action, Ago, Empty, Meter, Status, Trouble, Trust, useNow } from "../ui.js";
 import { Artifact } from "./artifact.js";
 import { Beginning } from "./beginning.js";
+import { Economics } from "./economics.js";
 import { Output } from "./output.js";
 import { Turn } from "./turn.js";
 import { Why } from "./why.js";
@@ -114,13 +115,23 @@ function Controls({ run, who }) {
   </section>`;
 }
 
+/** What exactly one condition of a wait is about. */
+function Wanted({ wait, now }) {
+  const on = wait.condition;
+  if (!on) return null;
+  if (wait.met) return html`<small>has come; the others have not</small>`;
+  if (on.kind === "timer") return html`<small>due <${Ago} time=${on.due} now=${now} /></small>`;
+  if (on.kind === "external") return html`<code>${on.type} of ${on.source}:${on.subject}</code>${on.where ? html` where <code>${on.where}</code>` : ""}`;
+  return null;
+}
+
 function Side({ run, now }) {
   const { usage, budget } = run;
   const tokens = usage.input_tokens + usage.output_tokens;
   return html`<aside>
     <section><h2>Waits for</h2>
-      ${run.waits.length ? html`<ul class="plainlist">${run.waits.map((wait) => html`<li><b>${words(wait.kind || wait.wake_kind || "")}</b> ${wait.why}
-        ${wait.deadline ? html` <small>until <${Ago} time=${wait.deadline} now=${now} /></small>` : ""}</li>`)}</ul>` : html`<${Empty}>Nothing.</${Empty}>`}</section>
+      ${run.waits.length ? html`<ul class="plainlist">${run.waits.map((wait) => html`<li><b>${words(wait.kind)}</b> ${wait.why} <${Wanted} wait=${wait} now=${now} />
+        ${wait.until ? html` <small>gives up <${Ago} time=${wait.until} now=${now} /></small>` : ""}</li>`)}</ul>` : html`<${Empty}>Nothing.</${Empty}>`}</section>
     ${run.plan.length ? html`<section><h2>Plan</h2><ol class="plan">${run.plan.map((item) => html`<li class=${item.status}><span class="visually-hidden">${words(item.status)}: </span>${item.title}</li>`)}</ol></section>` : null}
     ${run.acceptance.length ? html`<section><h2>Done means</h2><ul>${run.acceptance.map((item) => html`<li>${item.text || item}</li>`)}</ul></section>` : null}
     <section><h2>Spent</h2>
@@ -128,14 +139,15 @@ function Side({ run, now }) {
       <${Meter} label="Tokens" used=${tokens} limit=${budget.tokens} show=${number} />
       <${Meter} label="Cost" used=${usage.cost_usd} limit=${budget.cost_usd} show=${dollars} />
       <${Meter} label="Tool calls" used=${usage.tool_calls} limit=${budget.tool_calls} show=${number} />
-      ${budget.wall ? html`<p><small>may take ${budget.wall}</small></p>` : null}</section>
+      ${budget.wall ? html`<p><small>may take ${budget.wall}</small></p>` : null}
+      <p><a href="#/runs/${run.run_id}?economics=1">what waking cost and saved</a></p></section>
     ${run.artifacts.length ? html`<section><h2>Artifacts</h2><ul class="plainlist">${run.artifacts.map((item) => html`<li>
         <a href="#/runs/${run.run_id}?artifact=${item.artifact_id}">${item.name}</a>
         <small> v${item.version} · ${bytes(item.bytes)}</small> <${Trust} name=${item.trust} /></li>`)}</ul></section>` : null}
     <section><h2>Facts</h2><dl>
       <dt>Run</dt><dd><code>${run.run_id}</code></dd>
-      <dt>Trace</dt><dd><code>${run.trace_id}</code></dd>
-      <dt>Agent</dt><dd>${run.agent} <code>${run.agent_digest.slice(0, 12)}</code></dd>
+      <dt>Trace</dt><dd>${run.trace_url ? html`<a href=${run.trace_url} target="_blank" rel="noopener noreferrer"><code>${run.trace_id}</code></a>` : html`<code>${run.trace_id}</code>`}</dd>
+      <dt>Agent</dt><dd><a href="#/agents?agent=${run.agent}">${run.agent}</a> <code>${run.agent_digest.slice(0, 12)}</code></dd>
       <dt>Started</dt><dd>${when(run.created_at)}</dd>
     </dl></section>
     <${Beginning} run=${run} />
@@ -165,6 +177,7 @@ export function Run({ id, parameters, who }) {
       <${Side} run=${run} now=${now} />
     </div>
     ${parameters.turn ? html`<${Turn} run=${id} number=${parameters.turn} may=${isUser(who)} onClose=${() => (location.hash = back)} />` : null}
+    ${parameters.economics ? html`<${Economics} run=${id} onClose=${() => (location.hash = back)} />` : null}
     ${parameters.output ? html`<${Output} call=${parameters.output} onClose=${() => (location.hash = back)} />` : null}
     ${artifact ? html`<${Artifact} artifact=${artifact} onClose=${() => (location.hash = back)} />` : null}
     ${parameters.why ? html`<${Why} run=${id} seq=${parameters.why} onClose=${() => (location.hash = back)} />` : null}`;

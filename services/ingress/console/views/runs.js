@@ -4,7 +4,7 @@ import { get, idempotent, post, query } from "../api.js";
 import { dollars, number, why, words } from "../format.js";
 import { Ago, Dialog, Empty, Status, Trouble, useNow, usePolled } from "../ui.js";
 
-const STATUSES = ["queued", "runnable", "waiting", "paused", "completed", "failed", "cancelled"];
+const STATUSES = ["queued", "runnable", "running", "waiting", "paused", "cancelling", "completed", "failed", "cancelled"];
 const WAKES = ["timer", "task_result", "external", "operator_input"];
 const PAGE = 50;
 
@@ -23,7 +23,7 @@ function Filter({ now, set }) {
   return html`<form class="filter" role="search" onSubmit=${(event) => event.preventDefault()}>
     ${choice("status", "Status", STATUSES)} ${choice("wake", "Waits for", WAKES)}
     <label>Agent <input value=${now.agent || ""} onChange=${change("agent")} /></label>
-    <label>Search <input type="search" value=${now.q || ""} onChange=${change("q")} placeholder="in objectives" /></label>
+    <label>Search <input type="search" value=${now.q || ""} onChange=${change("q")} placeholder="words, or how an id begins" /></label>
   </form>`;
 }
 
@@ -48,13 +48,16 @@ function NewRun({ onClose }) {
   const agents = usePolled(() => get("/v1/agents"), "agents", 0);
   const [form, setForm] = useState({ agent: "", input: "" });
   const [error, setError] = useState();
-  const [key] = useState(idempotent);
-  const change = (name) => (event) => setForm({ ...form, [name]: event.target.value });
+  // The same key for every try of the same words: a second click or a lost answer starts no second run.
+  const [key, setKey] = useState(idempotent);
+  const change = (name) => (event) => {
+    setForm({ ...form, [name]: event.target.value });
+    setKey(idempotent());
+  };
   const names = agents.value?.items.map((agent) => agent.name) || [];
   const start = async (event) => {
     event.preventDefault();
     try {
-      // The same key for every try: a second click or a lost answer starts no second run.
       const run = await post("/v1/runs", { agent: form.agent || names[0], input: form.input }, key);
       onClose();
       location.hash = `#/runs/${run.run_id}`;

@@ -18,6 +18,7 @@ function Entry({ event, run }) {
         ${told.facts.map((fact) => html` <small>${fact}</small>`)}
         ${told.turn ? html` <a href="#/runs/${run}?turn=${told.turn}">what it saw</a>` : null}
         ${told.output ? html` <a href="#/runs/${run}?output=${told.output}">output</a>` : null}
+        ${told.artifact ? html` <a href="#/runs/${run}?artifact=${told.artifact.artifact_id}">look at it</a>` : null}
         ${told.approval ? html` <a href="#/approvals">decide</a>` : null}
         ${told.run ? html` <a href="#/runs/${told.run}">open</a>` : null}
         <span class="tools"><a href="#/runs/${run}?why=${event.seq}" aria-label="Why did ${event.type} happen?">why</a>

@@ -41,7 +41,7 @@ function Fork({ run, turn }) {
 
 export function Turn({ run, number: turn, may, onClose }) {
   const { value, error } = usePolled(() => get(`/v1/runs/${run}/turns/${turn}`), turn, 0);
-  const usage = value?.usage || value?.cost;
+  const usage = value?.cost;
   return html`<${Dialog} title="Turn ${turn}" onClose=${onClose}>
     <${Trouble} error=${error} />
     ${value ? html`
@@ -54,7 +54,7 @@ export function Turn({ run, number: turn, may, onClose }) {
         const told = line(event);
         return html`<li><code>${event.seq}</code> ${event.type}: ${told.title} ${told.text || ""}</li>`;
       })}</ul>` : null}
-      ${usage ? html`<h3>What it cost</h3><p>${number(usage.input_tokens)} tokens read (${number(usage.cached_tokens)} from a cache), ${number(usage.output_tokens)} written, ${dollars(usage.cost_usd)}</p>` : null}
+      ${usage ? html`<h3>What it cost</h3><p>${number(usage.input_tokens)} tokens read (${number(usage.cached_tokens)} from a cache), ${number(usage.output_tokens)} written, ${dollars(usage.cost_microusd / 1e6)}</p>` : null}
       ${may ? html`<${Fork} run=${run} turn=${turn} />` : null}`
       : null}
   </${Dialog}>`;

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
-use engine::{AgentError, AgentFileError, AgentHead, AgentVersion, Agents};
+use engine::{AgentError, AgentFileError, AgentHead, AgentPast, AgentVersion, Agents};
 use kernel::agent::AgentSpec;
 use kernel::{TenantId, Timestamp};
 use serde::Serialize;
@@ -18,7 +18,11 @@ use crate::body::{RawBody, Segments, unless_known};
 use crate::problem::Problem;
 
 pub(crate) fn router(agents: Agents) -> Router {
-    Router::new().route("/agents", get(list)).route("/agents/{name}", get(show).put(put)).with_state(agents)
+    Router::new()
+        .route("/agents", get(list))
+        .route("/agents/{name}", get(show).put(put))
+        .route("/agents/{name}/versions", get(versions))
+        .with_state(agents)
 }
 
 /// All agents of the tenant.
@@ -44,6 +48,27 @@ pub(crate) struct AgentView {
     /// Who did that.
     #[serde(skip_serializing_if = "Option::is_none")]
     changed_by: Option<String>,
+}
+
+/// The versions of an agent.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct VersionPage {
+    /// The latest first, 200 at most.
+    items: Vec<VersionView>,
+}
+
+/// A version of an agent: what runs keep that started with it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct VersionView {
+    /// Digest of its definition: `agent_digest` of a run.
+    digest: String,
+    /// When it was first put in.
+    created_at: Timestamp,
+    /// Whether new runs start with it.
+    head: bool,
+    /// The definition.
+    #[schema(value_type = schema::AgentSpec)]
+    spec: AgentSpec,
 }
 
 /// List agents
@@ -74,14 +99,29 @@ pub(crate) async fn show(
     Segments(name): Segments<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let agent = head(&agents, &principal.tenant, &name).await?.ok_or_else(|| {
-        Problem::not_found("unknown_agent", format!("there is no agent `{name}`"))
-            .remedy("`GET /v1/agents` lists the agents, `PUT /v1/agents/{name}` makes one")
-    })?;
+    let agent = head(&agents, &principal.tenant, &name).await?.ok_or_else(|| unknown_agent(&name))?;
     // The same version may have been put in anew, by somebody else.
     let since = agent.changed_at.map(Timestamp::as_microsecond).unwrap_or_default();
     let tag = format!("\"{}-{since}\"", agent.digest);
     Ok(unless_known(&headers, &tag, Json(agent)))
+}
+
+/// List the versions of an agent
+#[utoipa::path(
+    get, path = "/v1/agents/{name}/versions", tag = "agents",
+    params(("name" = String, Path, description = "Which agent")),
+    responses((status = 200, description = "Its versions, the latest first", body = VersionPage)),
+)]
+pub(crate) async fn versions(
+    Viewer(principal): Viewer,
+    State(agents): State<Agents>,
+    Segments(name): Segments<String>,
+) -> Result<Json<VersionPage>, Problem> {
+    let versions = agents.versions(&principal.tenant, &name).await?;
+    if versions.is_empty() {
+        return Err(unknown_agent(&name));
+    }
+    Ok(Json(VersionPage { items: versions.into_iter().map(VersionView::from).collect() }))
 }
 
 /// Put an agent in
@@ -123,11 +163,23 @@ async fn head(agents: &Agents, tenant: &TenantId, name: &str) -> Result<Option<A
     Ok(heads.into_iter().find(|head| head.version.name == name).map(AgentView::from))
 }
 
+fn unknown_agent(name: &str) -> Problem {
+    Problem::not_found("unknown_agent", format!("there is no agent `{name}`"))
+        .remedy("`GET /v1/agents` lists the agents, `PUT /v1/agents/{name}` makes one")
+}
+
 fn invalid_file(error: &AgentFileError) -> Problem {
     let problem = Problem::unprocessable("invalid_agent", error).remedy("mend the file at that place");
     match (error.line, error.column) {
         (Some(line), Some(column)) => problem.with("line", line).with("column", column),
         _ => problem,
+    }
+}
+
+impl From<AgentPast> for VersionView {
+    fn from(past: AgentPast) -> Self {
+        let AgentPast { version: AgentVersion { digest, spec, .. }, created_at, is_head } = past;
+        Self { digest, created_at, head: is_head, spec }
     }
 }
 

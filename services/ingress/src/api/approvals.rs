@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 use utoipa::{IntoParams, ToSchema};
 
-use super::runs::{idempotency_key, known_word, page_size};
+use super::runs::{idempotency_key, key_reused, known_word, page_size};
 use super::schema;
 use crate::audit::Evidence;
 use crate::auth::{Operator, Principal, Role, Viewer};
@@ -52,6 +52,8 @@ pub(crate) struct ApprovalParams {
     /// Most of them in one answer, 1 to 1000.
     #[param(minimum = 1, maximum = 1000, default = 50)]
     limit: Option<u32>,
+    /// `next` of the page before.
+    cursor: Option<String>,
 }
 
 /// Approvals, newest first.
@@ -59,6 +61,9 @@ pub(crate) struct ApprovalParams {
 pub(crate) struct ApprovalPage {
     /// The approvals.
     items: Vec<ApprovalView>,
+    /// What to send as `cursor` for the next page; absent after the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 /// A question to a person, and the answer if there is one.
@@ -147,6 +152,16 @@ pub(crate) enum Decision {
     Deny,
 }
 
+impl Decision {
+    /// The state of an approval that was decided so.
+    const fn state(self) -> &'static str {
+        match self {
+            Self::Approve => "granted",
+            Self::Deny => "denied",
+        }
+    }
+}
+
 impl From<Decision> for Verdict {
     fn from(decision: Decision) -> Self {
         match decision {
@@ -177,7 +192,7 @@ struct DecideQuestion<'a> {
 /// List approvals
 #[utoipa::path(
     get, path = "/v1/approvals", tag = "approvals", params(ApprovalParams),
-    responses((status = 200, description = "Approvals, newest first", body = ApprovalPage)),
+    responses((status = 200, description = "A page of approvals, newest first", body = ApprovalPage)),
 )]
 pub(crate) async fn list(
     Viewer(principal): Viewer,
@@ -186,8 +201,9 @@ pub(crate) async fn list(
 ) -> Result<Json<ApprovalPage>, Problem> {
     let states = ["open", "granted", "denied", "expired"];
     let state = params.state.as_deref().map(|word| known_word(word, "state", states.into_iter().map(|s| (s, s))));
-    let rows = api.reads.approvals(&principal.tenant, state.transpose()?, page_size(params.limit)?).await?;
-    Ok(Json(ApprovalPage { items: rows.into_iter().map(ApprovalView::from).collect() }))
+    let (limit, cursor) = (page_size(params.limit)?, params.cursor.as_deref());
+    let page = api.reads.approval_page(&principal.tenant, state.transpose()?, limit, cursor).await?;
+    Ok(Json(ApprovalPage { items: page.items.into_iter().map(ApprovalView::from).collect(), next: page.next }))
 }
 
 /// Look at an approval
@@ -243,6 +259,10 @@ pub(crate) async fn decide(
     let (decision, edited, always) = (request.decision, request.arguments.is_some(), request.always);
     api.ask(&principal, approval_id, request, idempotency_key(&headers)?).await?;
     let row = api.find(&principal.tenant, approval_id).await?;
+    // Whoever repeats a request is told what came of it; another answer under its key was not taken.
+    if row.state != decision.state() {
+        return Err(key_reused().with("approval", view(row)?));
+    }
     let evidence = Evidence(json!({
         "decision": if decision == Decision::Approve { "approve" } else { "deny" }, "edited": edited, "always": always,
         "run_id": row.run_id, "tool": row.tool, "trust": row.trust, "reasons": row.reasons, "binding": row.binding,
@@ -304,11 +324,9 @@ impl ApprovalsApi {
         Err(match status {
             StatusCode::CONFLICT | StatusCode::GONE => {
                 let row = self.find(tenant, approval).await?;
-                let decided =
-                    serde_json::to_value(ApprovalView::from(row)).map_err(|error| Problem::internal(&error))?;
                 Problem::conflict(coded("already_decided"), detail)
                     .remedy("the first decision counts")
-                    .with("approval", decided)
+                    .with("approval", view(row)?)
             }
             StatusCode::NOT_FOUND => Problem::not_found("unknown_approval", detail),
             StatusCode::FORBIDDEN => Problem::new(status, coded("insufficient_role"), detail),
@@ -322,6 +340,11 @@ impl ApprovalsApi {
             }
         })
     }
+}
+
+/// An approval as it stands, beside what went wrong.
+fn view(row: ApprovalRow) -> Result<Value, Problem> {
+    serde_json::to_value(ApprovalView::from(row)).map_err(|error| Problem::internal(&error))
 }
 
 impl From<ApprovalRow> for ApprovalView {

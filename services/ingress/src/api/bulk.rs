@@ -67,7 +67,7 @@ pub(crate) struct BulkFilter {
     agent: Option<String>,
     /// Only those that wait for this kind of wake.
     wake: Option<String>,
-    /// Only those with this text in their objective.
+    /// Only those with this text in their objective, or whose id begins with it.
     q: Option<String>,
     /// Only those created at this time or later.
     since: Option<Timestamp>,
@@ -231,10 +231,7 @@ async fn found(
     }
     let mut wanted = RunFilter { limit: engine::MAX_ROWS, ..wanted };
     loop {
-        let page = api.reads.runs(&principal.tenant, &wanted).await.map_err(|error| match error {
-            engine::ReadError::Engine(error) => Problem::from(error),
-            engine::ReadError::Cursor(error) => Problem::internal(&error),
-        })?;
+        let page = api.reads.runs(&principal.tenant, &wanted).await?;
         rows.extend(page.items.into_iter().filter(|row| may(row.status)));
         if rows.len() > most {
             rows.truncate(most);
@@ -252,7 +249,10 @@ fn meets(row: &RunRow, wanted: &RunFilter) -> bool {
     wanted.status.is_none_or(|status| row.status == status)
         && wanted.agent.as_ref().is_none_or(|agent| row.agent == *agent)
         && wanted.wake.is_none_or(|wake| row.wake_kinds.contains(&wake))
-        && wanted.q.as_ref().is_none_or(|text| row.objective.to_lowercase().contains(&text.to_lowercase()))
+        && wanted.q.as_ref().is_none_or(|text| {
+            let text = text.to_lowercase();
+            row.objective.to_lowercase().contains(&text) || row.run_id.to_string().starts_with(&text)
+        })
         && wanted.since.is_none_or(|since| row.created_at >= since)
 }
 

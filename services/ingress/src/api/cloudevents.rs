@@ -75,8 +75,13 @@ pub(crate) async fn publish(
 ) -> Result<(StatusCode, Json<PublishedResponse>), Problem> {
     let source = params.source.as_deref().map(valid_source).transpose()?;
     let headers = bus_headers(&headers);
+    let events = decode(&headers, &body, &api.limits)?;
+    for (index, event) in events.iter().enumerate() {
+        let checked = Inbound::check(source.unwrap_or(&event.source), event);
+        checked.map_err(|error| refusal(error).with("index", index))?;
+    }
     let mut accepted = Vec::new();
-    for event in decode(&headers, &body, &api.limits)? {
+    for event in events {
         let source = source.unwrap_or(&event.source);
         let traceparent = event.traceparent().or_else(|| headers.traceparent());
         let taken = api.inbound.accept(&principal.tenant, source, &event, traceparent).await.map_err(refusal)?;

@@ -11,11 +11,11 @@ use kernel::command::{AddMessage, ByOperator, ChangeBudget};
 use kernel::units::Duration;
 use kernel::{Block, Cause, Command, RunId, Seq, Trust};
 use serde::{Deserialize, Deserializer, Serialize};
-use service::telemetry::{Parent, Span, SpanSpec, Tracer, genai};
+use service::telemetry::{Parent, Span, SpanSpec, TraceContext, Tracer, genai};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::runs::{idempotency_key, missing_text, valid_limits};
+use super::runs::{claim, digest_of, idempotency_key, missing_text, valid_limits};
 use super::schema;
 use crate::auth::{Operator, Principal, User};
 use crate::body::{JsonBody, Segments, run_id};
@@ -55,7 +55,7 @@ pub(crate) struct RunChanged {
 }
 
 /// Words for a live run.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MessageRequest {
     /// What to say.
@@ -63,7 +63,7 @@ pub(crate) struct MessageRequest {
 }
 
 /// Why something is asked for.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReasonRequest {
     /// In words; kept with the run.
@@ -71,27 +71,27 @@ pub(crate) struct ReasonRequest {
 }
 
 /// New limits: those that are given replace the old ones, `null` takes one away, the others stay.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct BudgetPatch {
     /// Turns.
-    #[serde(deserialize_with = "given")]
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>)]
     turns: Option<Option<u32>>,
     /// Tokens, in and out together: a number, or text such as `200k`.
-    #[serde(deserialize_with = "given_count")]
+    #[serde(deserialize_with = "given_count", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     tokens: Option<Option<u64>>,
     /// Money, in US dollars.
-    #[serde(deserialize_with = "given")]
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>)]
     cost_usd: Option<Option<f64>>,
     /// Time from creation to end, waits included, such as `3d`.
-    #[serde(deserialize_with = "given")]
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     wall: Option<Option<Duration>>,
     /// Requested tool calls.
-    #[serde(deserialize_with = "given")]
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>)]
     tool_calls: Option<Option<u32>>,
 }
@@ -106,7 +106,7 @@ fn given_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Opti
 }
 
 impl BudgetPatch {
-    pub(super) fn apply(self, limits: &Limits) -> Limits {
+    pub(super) fn apply(&self, limits: &Limits) -> Limits {
         Limits {
             turns: self.turns.unwrap_or(limits.turns),
             tokens: self.tokens.unwrap_or(limits.tokens),
@@ -137,8 +137,8 @@ pub(crate) async fn message(
     if request.text.trim().is_empty() {
         return Err(missing_text("text"));
     }
-    let block = Block::new(request.text, Trust::Operator, format!("operator:{}", principal.name));
-    api.change(&principal, &run, &headers, Command::AddMessage(AddMessage { block })).await
+    let block = Block::new(&request.text, Trust::Operator, format!("operator:{}", principal.name));
+    api.change(&principal, &run, &headers, &request, Command::AddMessage(AddMessage { block })).await
 }
 
 /// Hold a run
@@ -154,8 +154,8 @@ pub(crate) async fn pause(
     headers: HeaderMap,
     JsonBody(request): JsonBody<ReasonRequest>,
 ) -> Result<(StatusCode, Json<RunChanged>), Problem> {
-    let command = Command::Pause(by(&principal, request));
-    api.change(&principal, &run, &headers, command).await
+    let command = Command::Pause(by(&principal, &request));
+    api.change(&principal, &run, &headers, &request, command).await
 }
 
 /// Let a held run go on
@@ -171,8 +171,8 @@ pub(crate) async fn resume(
     headers: HeaderMap,
     JsonBody(request): JsonBody<ReasonRequest>,
 ) -> Result<(StatusCode, Json<RunChanged>), Problem> {
-    let command = Command::Resume(by(&principal, request));
-    api.change(&principal, &run, &headers, command).await
+    let command = Command::Resume(by(&principal, &request));
+    api.change(&principal, &run, &headers, &request, command).await
 }
 
 /// End a run
@@ -188,8 +188,8 @@ pub(crate) async fn cancel(
     headers: HeaderMap,
     JsonBody(request): JsonBody<ReasonRequest>,
 ) -> Result<(StatusCode, Json<RunChanged>), Problem> {
-    let command = Command::Cancel(by(&principal, request));
-    api.change(&principal, &run, &headers, command).await
+    let command = Command::Cancel(by(&principal, &request));
+    api.change(&principal, &run, &headers, &request, command).await
 }
 
 /// Change what a run may spend
@@ -209,27 +209,35 @@ pub(crate) async fn change_budget(
     let state = api.engine.load(id).await?.filter(|state| state.tenant == principal.tenant);
     let limits = patch.apply(&state.ok_or_else(|| Problem::unknown_run(id))?.limits);
     valid_limits(&limits, "budget")?;
-    let change = ChangeBudget { limits: limits.clone(), by: principal.name.clone() };
-    let _changed = api.change(&principal, &run, &headers, Command::ChangeBudget(change)).await?;
+    let change = Command::ChangeBudget(ChangeBudget { limits: limits.clone(), by: principal.name.clone() });
+    let _changed = api.change(&principal, &run, &headers, &patch, change).await?;
     Ok(Json(limits))
 }
 
-fn by(principal: &Principal, request: ReasonRequest) -> ByOperator {
-    ByOperator { by: principal.name.clone(), reason: request.reason }
+fn by(principal: &Principal, request: &ReasonRequest) -> ByOperator {
+    ByOperator { by: principal.name.clone(), reason: request.reason.clone() }
 }
 
 impl ControlApi {
-    /// Submits a person's command for a run of their tenant.
-    pub(super) async fn change(
+    /// Submits a person's command for a run of their tenant. `asked` is what they sent: with something else in it, a key that was
+    /// used is refused, for the log would take it for a repetition and do nothing.
+    pub(super) async fn change<T: Serialize + Sync>(
         &self,
         principal: &Principal,
         run: &str,
         headers: &HeaderMap,
+        asked: &T,
         command: Command,
     ) -> Result<(StatusCode, Json<RunChanged>), Problem> {
         let id = run_id(run)?;
         let known = self.reads.run(&principal.tenant, id).await?.ok_or_else(|| Problem::unknown_run(id))?;
-        let changed = self.submit(principal, &known, command, idempotency_key(headers)?).await?;
+        let key = idempotency_key(headers)?;
+        if let Some(key) = key {
+            // Each run, and each thing that is done to it, has keys of its own.
+            let of_run = format!("{id}/{}/{key}", command.name());
+            claim(&self.engine.idempotency(), principal, &of_run, &digest_of(asked)?, id).await?;
+        }
+        let changed = self.submit(principal, &known, command, key).await?;
         Ok((StatusCode::ACCEPTED, Json(changed)))
     }
 
@@ -259,7 +267,7 @@ impl ControlApi {
     }
 
     fn span(&self, run: RunId, what: &'static str, sampled: bool) -> Span {
-        let parent = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled };
+        let parent = Parent::Span(TraceContext::of_run(run, sampled));
         self.tracer.span(SpanSpec::new(format!("operator {what}"), parent).attribute(genai::RUN_ID, run.to_string()))
     }
 }

@@ -19,7 +19,7 @@ use kernel::{Block, Cause, Command, RunId, RunState, Trust};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::runs::{claim, idempotency_key, missing_text, valid_limits};
+use super::runs::{claim, digest_of, idempotency_key, missing_text, valid_limits};
 use super::schema;
 use crate::auth::{Operator, Principal, User};
 use crate::body::{JsonBody, Segments, run_id};
@@ -117,9 +117,15 @@ pub(crate) async fn fork(
     let state = api.known(&principal, id).await?;
     let turn = request.turn.unwrap_or(state.turns_opened);
     let key = idempotency_key(&headers)?;
+    // What is wrong with it is said before its key is taken: mended, it may come again under the same.
+    valid_message(request.message.as_deref())?;
+    if let Some(limits) = &request.budget {
+        valid_limits(limits, "budget")?;
+    }
+    let point = api.point(&principal, id, turn).await?;
     let (fork, replayed) = api.claimed(&principal, key, &(id, &request)).await?;
     let wanted = Wanted { fork, turn, effects: request.effects, message: request.message, limits: request.budget };
-    let response = api.make(&principal, id, wanted).await?;
+    let response = api.make(&principal, id, point, wanted).await?;
     Ok(forked(&response, replayed))
 }
 
@@ -158,8 +164,10 @@ pub(crate) async fn roll_back(
     if !state.ended {
         api.end(&principal, &state, request.reason.clone()).await?;
     }
+    // Once more: what was under way at that turn comes along with how it ended, which may have been just now.
+    let point = api.point(&principal, id, request.turn).await?;
     let wanted = Wanted { fork, turn: request.turn, effects: true, message: request.message, limits: None };
-    let response = api.make(&principal, id, wanted).await?;
+    let response = api.make(&principal, id, point, wanted).await?;
     Ok(forked(&response, replayed))
 }
 
@@ -215,18 +223,20 @@ impl ForksApi {
         request: &T,
     ) -> Result<(RunId, bool), Problem> {
         match key {
-            Some(key) => claim(&self.idempotency, principal, key, request).await,
+            Some(key) => claim(&self.idempotency, principal, key, &digest_of(request)?, RunId::mint()).await,
             None => Ok((RunId::mint(), false)),
         }
     }
 
-    async fn make(&self, principal: &Principal, origin: RunId, wanted: Wanted) -> Result<ForkedResponse, Problem> {
+    async fn make(
+        &self,
+        principal: &Principal,
+        origin: RunId,
+        point: ForkPoint,
+        wanted: Wanted,
+    ) -> Result<ForkedResponse, Problem> {
         let Wanted { fork, turn, effects, message, limits } = wanted;
-        valid_message(message.as_deref())?;
-        if let Some(limits) = &limits {
-            valid_limits(limits, "budget")?;
-        }
-        let ForkPoint { origin: from, mut created, state, mut carried } = self.point(principal, origin, turn).await?;
+        let ForkPoint { origin: from, mut created, state, mut carried } = point;
         if let Some(text) = message {
             let block = Block::new(text, Trust::Operator, format!("operator:{}", principal.name));
             let title = "The operator writes".to_owned();

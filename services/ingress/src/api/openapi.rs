@@ -41,7 +41,7 @@ use crate::problem::{MEDIA_TYPE, ProblemDetails};
         costs::show, memory::list, memory::keep, memory::forget, memory::documents, memory::add, memory::drop_document, memory::skills,
         actions::list, actions::record, actions::show,
         services::alerts, services::signals, services::gaps, services::output,
-        agents::list, agents::show, agents::put,
+        agents::list, agents::show, agents::versions, agents::put,
         session::show, session::open, session::close,
         schedules::list, schedules::show, schedules::put, schedules::delete, schedules::firings, schedules::pause,
         schedules::resume, schedules::backfill,

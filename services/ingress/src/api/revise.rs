@@ -7,7 +7,7 @@ use engine::AgentVersion;
 use kernel::agent::Criterion;
 use kernel::command::ReviseRun;
 use kernel::{Block, Command, RunState, Trust};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::control::{BudgetPatch, ControlApi, RunChanged};
@@ -18,7 +18,7 @@ use crate::body::{JsonBody, Segments, run_id};
 use crate::problem::Problem;
 
 /// What is to be different. What is not given stays as it is.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunPatch {
     /// What is to be reached.
@@ -61,8 +61,8 @@ pub(crate) async fn revise(
         let agent = agents.by_digest(&state.tenant, &state.agent, &state.agent_digest).await?;
         valid_tools(tools, &state, agent.as_deref())?;
     }
-    let command = patch.into_command(&state, &principal.name)?;
-    let (_, changed) = api.change(&principal, &run, &headers, command).await?;
+    let command = patch.command(&state, &principal.name)?;
+    let (_, changed) = api.change(&principal, &run, &headers, &patch, command).await?;
     Ok(changed)
 }
 
@@ -85,7 +85,7 @@ fn valid_tools(tools: &[String], state: &RunState, agent: Option<&AgentVersion>)
 }
 
 impl RunPatch {
-    fn into_command(self, state: &RunState, by: &str) -> Result<Command, Problem> {
+    fn command(&self, state: &RunState, by: &str) -> Result<Command, Problem> {
         let Self { objective, acceptance, tools, budget, reason } = self;
         if objective.is_none() && acceptance.is_none() && tools.is_none() && budget.is_none() {
             return Err(Problem::unprocessable("nothing_to_change", "the request changes nothing")
@@ -94,11 +94,18 @@ impl RunPatch {
         if objective.as_ref().is_some_and(|text| text.trim().is_empty()) {
             return Err(missing_text("objective"));
         }
-        let limits = budget.map(|patch| patch.apply(&state.limits));
+        let limits = budget.as_ref().map(|patch| patch.apply(&state.limits));
         if let Some(limits) = &limits {
             valid_limits(limits, "budget")?;
         }
-        let objective = objective.map(|text| Block::new(text, Trust::Operator, format!("operator:{by}")));
-        Ok(Command::Revise(Box::new(ReviseRun { objective, acceptance, tools, limits, by: by.to_owned(), reason })))
+        let block = |text: &String| Block::new(text, Trust::Operator, format!("operator:{by}"));
+        Ok(Command::Revise(Box::new(ReviseRun {
+            objective: objective.as_ref().map(block),
+            acceptance: acceptance.clone(),
+            tools: tools.clone(),
+            limits,
+            by: by.to_owned(),
+            reason: reason.clone(),
+        })))
     }
 }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use engine::{Claim, IdempotencyKeys, ReadError, Reads, RunFilter, RunRow};
+use engine::{Claim, IdempotencyKeys, Reads, RunFilter, RunRow};
 use kernel::agent::Criterion;
 use kernel::budget::Limits;
 use kernel::report::Report;
@@ -101,13 +101,14 @@ pub(crate) async fn create(
 ) -> Result<Response, Problem> {
     let agent = api.runs.agents().head(&principal.tenant, &request.agent).await?;
     let agent = agent.ok_or_else(|| unknown_agent(&request.agent).field("agent"))?;
-    let claim = match idempotency_key(&headers)? {
-        Some(key) => Some(claim(&api.idempotency, &principal, key, &request).await?),
-        None => None,
-    };
-    let (run_id, replayed) = claim.unwrap_or_else(|| (RunId::mint(), false));
+    let key = idempotency_key(&headers)?.map(|key| Ok::<_, Problem>((key, digest_of(&request)?))).transpose()?;
     let traceparent = super::cloudevents::traceparent(&headers);
-    let new = request.into_new_run(run_id, &principal, traceparent)?;
+    // What is wrong with it is said before its key is taken: mended, it may come again under the same.
+    let mut new = request.into_new_run(RunId::mint(), &principal, traceparent)?;
+    let mut replayed = false;
+    if let Some((key, digest)) = key {
+        (new.run_id, replayed) = claim(&api.idempotency, &principal, key, &digest, new.run_id).await?;
+    }
     // Also when it is a replay: whoever was first may have died before it got here, and the second time changes nothing.
     let committed = api.runs.create(new, &agent.spec, &agent.digest).await?;
     let run_id = committed.state.run_id;
@@ -139,25 +140,32 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Probl
     }
 }
 
-/// The run that this request makes or has made, and whether it is a repetition.
-pub(super) async fn claim<T: Serialize + Sync>(
+/// What was asked, so that the same key with another request is noticed.
+pub(super) fn digest_of<T: Serialize>(request: &T) -> Result<String, Problem> {
+    let canonical = serde_json::to_vec(request).map_err(|error| Problem::internal(&error))?;
+    Ok(hex::encode(Sha256::digest(&canonical)))
+}
+
+/// The run that a request with this key is about: `run_id`, or the one of the first time. And whether it is a repetition.
+pub(super) async fn claim(
     keys: &IdempotencyKeys,
     principal: &Principal,
     key: &str,
-    request: &T,
+    digest: &str,
+    run_id: RunId,
 ) -> Result<(RunId, bool), Problem> {
-    let canonical = serde_json::to_vec(request).map_err(|error| Problem::internal(&error))?;
-    let digest = hex::encode(Sha256::digest(&canonical));
-    let run_id = RunId::mint();
-    match keys.claim(&principal.tenant, key, &digest, run_id).await? {
+    match keys.claim(&principal.tenant, key, digest, run_id).await? {
         Claim::Claimed => Ok((run_id, false)),
         Claim::Replay(run_id) => Ok((run_id, true)),
-        Claim::Mismatch => {
-            Err(Problem::unprocessable("idempotency_key_reused", "the key was used before, with another request")
-                .field("Idempotency-Key")
-                .remedy("use a new key for a new request"))
-        }
+        Claim::Mismatch => Err(key_reused()),
     }
+}
+
+/// The answer to another request under a key that was used.
+pub(super) fn key_reused() -> Problem {
+    Problem::unprocessable("idempotency_key_reused", "the key was used before, with another request")
+        .field("Idempotency-Key")
+        .remedy("use a new key for a new request")
 }
 
 impl CreateRunRequest {
@@ -304,12 +312,7 @@ pub(super) async fn listed(
     tenant: &TenantId,
     filter: &RunFilter,
 ) -> Result<(Vec<RunSummary>, Option<String>), Problem> {
-    let page = reads.runs(tenant, filter).await.map_err(|error| match error {
-        ReadError::Engine(error) => Problem::from(error),
-        ReadError::Cursor(error) => Problem::bad_request("invalid_cursor", error)
-            .field("cursor")
-            .remedy("send `next` of the page before, or leave `cursor` out to begin anew"),
-    })?;
+    let page = reads.runs(tenant, filter).await?;
     let stands: Vec<_> = page.items.iter().map(|run| (run.status, run.turn_id)).collect();
     let shown = snapshots.shown(&stands).await;
     let items = page.items.into_iter().zip(shown).map(|(run, status)| RunSummary::new(run, status));

@@ -197,6 +197,8 @@ pub(crate) struct OutputParams {
     from: Option<u64>,
     /// Byte after the last.
     to: Option<u64>,
+    /// Only the last so many bytes of those.
+    tail: Option<u64>,
     /// A line instead, from 1.
     line: Option<u64>,
     /// Lines on either side of it.
@@ -206,7 +208,8 @@ pub(crate) struct OutputParams {
 
 /// Read the raw output of a call
 ///
-/// The bytes as the program wrote them: a range (`from`, `to`), or lines around one (`line`, `context`).
+/// The bytes as the program wrote them: a range (`from`, `to`, `tail`), or lines around one (`line`, `context`). `Esc-Offset` says
+/// where the answer begins, and `Esc-Gaps` what of it is missing.
 #[utoipa::path(
     get, path = "/v1/signals/{call_id}", tag = "events",
     params(("call_id" = uuid::Uuid, Path, description = "Which call"), OutputParams),

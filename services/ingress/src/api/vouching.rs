@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use kernel::command::Declassify;
 use kernel::{Command, Seq};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -16,7 +16,7 @@ use crate::body::{JsonBody, Segments, run_id};
 use crate::problem::Problem;
 
 /// What is to be believed, and why.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VouchRequest {
     /// The text, word for word, such as an address that a web page named. At most 4 KiB.
@@ -47,8 +47,9 @@ pub(crate) async fn declassify(
     headers: HeaderMap,
     JsonBody(request): JsonBody<VouchRequest>,
 ) -> Result<(StatusCode, Json<RunChanged>), Problem> {
-    let VouchRequest { text, from, reason } = request;
-    for (name, value) in [("text", &text), ("reason", &reason)] {
+    let VouchRequest { text, from, reason } = &request;
+    let from = *from;
+    for (name, value) in [("text", text), ("reason", reason)] {
         if value.trim().is_empty() {
             return Err(missing_text(name));
         }
@@ -58,13 +59,14 @@ pub(crate) async fn declassify(
     let event = events.first().filter(|event| event.seq == from);
     let data = event.and_then(|event| serde_json::from_str::<Value>(event.data.get()).ok());
     // Whoever vouches has seen it: a slip of the pen would otherwise let through what nobody looked at.
-    if !data.is_some_and(|data| holds(&data, &text)) {
+    if !data.is_some_and(|data| holds(&data, text)) {
         let words = format!("event {from} of the run does not hold this text");
         return Err(Problem::unprocessable("text_not_there", &words)
             .remedy("give the `seq` of an event that holds it, word for word: `GET /v1/runs/{id}/events`"));
     }
-    let command = Command::Declassify(Declassify { text, from, by: principal.name.clone(), reason });
-    api.change(&principal, &run, &headers, command).await
+    let by = principal.name.clone();
+    let command = Command::Declassify(Declassify { text: text.clone(), from, by, reason: reason.clone() });
+    api.change(&principal, &run, &headers, &request, command).await
 }
 
 /// Whether one of the texts of a document holds it. Never recursive: any depth is fine.

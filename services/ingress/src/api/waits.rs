@@ -30,6 +30,8 @@ pub(crate) struct WaitParams {
     /// Most of them in one answer, 1 to 1000.
     #[param(minimum = 1, maximum = 1000, default = 50)]
     limit: Option<u32>,
+    /// `next` of the page before.
+    cursor: Option<String>,
 }
 
 /// What runs wait for, newest first.
@@ -37,6 +39,9 @@ pub(crate) struct WaitParams {
 pub(crate) struct WaitPage {
     /// The waits, one row a condition.
     items: Vec<WaitView>,
+    /// What to send as `cursor` for the next page; absent after the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 /// One thing that a run waits for.
@@ -77,7 +82,7 @@ pub(crate) struct WaitView {
 /// List waits
 #[utoipa::path(
     get, path = "/v1/waits", tag = "runs", params(WaitParams),
-    responses((status = 200, description = "What runs wait for, newest first", body = WaitPage)),
+    responses((status = 200, description = "A page of what runs wait for, newest first", body = WaitPage)),
 )]
 pub(crate) async fn list(
     Viewer(principal): Viewer,
@@ -85,8 +90,8 @@ pub(crate) async fn list(
     Params(params): Params<WaitParams>,
 ) -> Result<Json<WaitPage>, Problem> {
     let kind = params.kind.as_deref().map(wake_kind).transpose()?;
-    let rows = reads.waits(&principal.tenant, kind, page_size(params.limit)?).await?;
-    Ok(Json(WaitPage { items: rows.into_iter().map(WaitView::from).collect() }))
+    let page = reads.waits(&principal.tenant, kind, page_size(params.limit)?, params.cursor.as_deref()).await?;
+    Ok(Json(WaitPage { items: page.items.into_iter().map(WaitView::from).collect(), next: page.next }))
 }
 
 impl From<WaitRow> for WaitView {

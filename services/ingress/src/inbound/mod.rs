@@ -98,6 +98,14 @@ impl Inbound {
         }
     }
 
+    /// Whether an event can be taken, as far as it depends on the event.
+    pub(crate) fn check(source: &str, event: &CloudEvent) -> Result<(), AcceptError> {
+        if source == engine::OBSERVER {
+            return Err(AcceptError::Reserved);
+        }
+        Ok(Externals::check(source, event)?)
+    }
+
     /// Records the event, and dispatches it unless that was done before. Once it is recorded it counts as taken: a dispatch
     /// that fails now is made up for by the sweep.
     pub(crate) async fn accept(
@@ -144,9 +152,7 @@ impl Inbound {
         event: &CloudEvent,
         traceparent: Option<&str>,
     ) -> Result<(RecordedExternal, Vec<WaitMatch>), AcceptError> {
-        if source == engine::OBSERVER {
-            return Err(AcceptError::Reserved);
-        }
+        Self::check(source, event)?;
         let (recorded, matches) = self.externals.record_and_match(tenant, source, event, traceparent).await?;
         let outcome = if recorded.is_new { "new" } else { "duplicate" };
         metrics::counter!("ingress_events_total", "outcome" => outcome).increment(1);

@@ -23,6 +23,7 @@ struct Question {
     reason: Option<String>,
     by: String,
     roles: Vec<String>,
+    request_id: Option<String>,
 }
 
 /// Answers `svc.approval.decide` for one run.
@@ -49,7 +50,8 @@ async fn decide(engine: Engine, run: RunId, question: Question) -> Result<Value,
         by: question.by,
         standing: None,
     });
-    match engine.submit(run, command, uuid::Uuid::now_v7().to_string(), cause("approval", 1)).await {
+    let key = question.request_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+    match engine.submit(run, command, key, cause("approval", 1)).await {
         Ok(_) => Ok(json!({"state": "decided"})),
         Err(SubmitError::Rejected(error @ Rejection::AlreadyDecided(..))) => {
             Err(Problem::new(409, format!("already_decided: {error}")))
@@ -107,6 +109,46 @@ async fn the_first_decision_counts_and_the_second_hears_of_it() {
     assert_eq!(granted.map(|event| event["data"]["arguments"].clone()).collect::<Vec<_>>(), [json!({"pull": 8})]);
     assert_eq!(door.get("/v1/approvals?state=open").await["items"], json!([]));
     assert_eq!(door.get(&path).await["state"], "granted");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn the_same_key_with_another_answer_is_refused_and_not_taken_for_a_repetition() {
+    let door = Door::open().await;
+    let (run, approval) = asking(&door).await;
+    let _stop = responder(&door, run).await;
+    let decide = async |decision: &str| {
+        let request = door.request(Method::POST, &format!("/v1/approvals/{approval}"), "operator");
+        answer(request.header("idempotency-key", "k").json(&json!({"decision": decision})).send().await.unwrap()).await
+    };
+    for _ in 0..2 {
+        let (status, decided) = decide("approve").await;
+        assert_eq!((status, &decided["state"]), (StatusCode::OK, &json!("granted")), "{decided}");
+    }
+    let (status, problem) = decide("deny").await;
+    assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("idempotency_key_reused")), "{problem}");
+    assert_eq!(problem["approval"]["state"], "granted");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn questions_are_listed_page_by_page() {
+    let door = Door::open().await;
+    let asked = [asking(&door).await.1, asking(&door).await.1];
+    let first = door.get("/v1/approvals?limit=1").await;
+    let rest = door.get(&format!("/v1/approvals?limit=1&cursor={}", first["next"].as_str().unwrap())).await;
+    assert_eq!(
+        (&first["items"][0]["approval_id"], &rest["items"][0]["approval_id"]),
+        (&json!(asked[1]), &json!(asked[0]))
+    );
+    assert_eq!(rest.get("next"), None);
+    for list in ["approvals", "waits", "runs"] {
+        let refused = door.request(Method::GET, &format!("/v1/{list}?cursor=nonsense"), "viewer").send().await.unwrap();
+        assert_eq!(answer(refused).await.1["code"], "invalid_cursor", "{list}");
+    }
+    let first = door.get("/v1/waits?limit=1").await;
+    let rest = door.get(&format!("/v1/waits?cursor={}", first["next"].as_str().unwrap())).await;
+    assert_ne!(first["items"][0], rest["items"][0]);
     door.close().await;
 }
 

@@ -256,10 +256,14 @@ async fn events_come_over_http_in_every_mode() {
     let (_, body) = answer(batched.body(batch.to_string()).send().await.unwrap()).await;
     assert_eq!(body["accepted"].as_array().unwrap().len(), 3);
 
-    let spoiled = json!([push("h5", "main").to_json(), {"specversion": "1.0"}]);
-    let batched = post("/v1/events?source=forge").header("content-type", "application/cloudevents-batch+json");
-    let (status, problem) = answer(batched.body(spoiled.to_string()).send().await.unwrap()).await;
-    assert_eq!((status.as_u16(), &problem["code"], &problem["index"]), (422, &json!("invalid_event"), &json!(1)));
+    let mut long = push("h6", "main");
+    long.subject = Some("x".repeat(2000));
+    for wrong in [json!({"specversion": "1.0"}), long.to_json()] {
+        let spoiled = json!([push("h5", "main").to_json(), wrong]);
+        let batched = post("/v1/events?source=forge").header("content-type", "application/cloudevents-batch+json");
+        let (status, problem) = answer(batched.body(spoiled.to_string()).send().await.unwrap()).await;
+        assert_eq!((status.as_u16(), &problem["code"], &problem["index"]), (422, &json!("invalid_event"), &json!(1)));
+    }
 
     eventually("the runs", || async { (runs(&door, "keeper").await.len() == 3).then_some(()) }).await;
     assert_eq!(runs(&door, "keeper").await.len(), 3, "of the spoiled batch none was taken");

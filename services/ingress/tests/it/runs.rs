@@ -219,3 +219,69 @@ async fn a_repeated_message_is_written_once() {
     assert_eq!(messages, 1);
     door.close().await;
 }
+
+#[tokio::test]
+async fn a_request_that_was_refused_leaves_its_key_for_the_mended_one() {
+    let door = Door::open().await;
+    let send = async |path: &str, body: &Value| {
+        let request = door.request(Method::POST, path, "user").header("idempotency-key", "once");
+        answer(request.json(body).send().await.unwrap()).await
+    };
+    let (status, problem) = send("/v1/runs", &json!({"agent": "helper", "input": " "})).await;
+    assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("invalid_field")));
+    let (status, run) = send("/v1/runs", &json!({"agent": "helper", "input": "go"})).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{run}");
+    let run: RunId = run["run_id"].as_str().unwrap().parse().unwrap();
+    let fork = async |body: &Value| {
+        let request = door.request(Method::POST, &format!("/v1/runs/{run}/fork"), "user");
+        answer(request.header("idempotency-key", "fork").json(body).send().await.unwrap()).await
+    };
+    for wrong in [json!({"turn": 9}), json!({"message": " "}), json!({"budget": {"cost_usd": -1}})] {
+        assert_eq!(fork(&wrong).await.0.as_u16(), 422, "{wrong}");
+    }
+    let (status, problem) = fork(&json!({"turn": 1})).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{problem}");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn another_message_under_a_used_key_is_refused_and_not_lost() {
+    let door = Door::open().await;
+    let run = door.run().await;
+    let send = async |method: Method, path: &str, body: &Value| {
+        let request = door.request(method, &format!("/v1/runs/{run}{path}"), "operator");
+        answer(request.header("idempotency-key", "k").json(body).send().await.unwrap()).await
+    };
+    for _ in 0..2 {
+        let (status, told) = send(Method::POST, "/messages", &json!({"text": "first"})).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{told}");
+    }
+    let (status, problem) = send(Method::POST, "/messages", &json!({"text": "second"})).await;
+    assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("idempotency_key_reused")), "{problem}");
+    // What is done is of its own, and so are other fields of it: `null` is not nothing.
+    for (body, status) in
+        [(json!({"turns": 9}), 200), (json!({"turns": 9}), 200), (json!({"turns": 9, "wall": null}), 422)]
+    {
+        assert_eq!(send(Method::PATCH, "/budget", &body).await.0.as_u16(), status, "{body}");
+    }
+    let said = door.events(run).await.iter().filter(|event| event["type"] == "message.added").count();
+    assert_eq!(said, 1);
+    door.close().await;
+}
+
+#[tokio::test]
+async fn a_run_links_to_its_trace_where_traces_can_be_looked_at() {
+    let door = Door::open_with(|config| config.trace_url = "https://traces.example/t/{trace_id}?v=1".into()).await;
+    let run = door.run().await;
+    let shown = door.get(&format!("/v1/runs/{run}")).await;
+    assert_eq!(shown["trace_url"], format!("https://traces.example/t/{}?v=1", run.trace_id()));
+    door.close().await;
+    let door = Door::open_with(|config| {
+        config.trace_url = "https://traces.example/t/{trace_id}".into();
+        config.trace_ratio = 0.0;
+    })
+    .await;
+    let run = door.run().await;
+    assert_eq!(door.get(&format!("/v1/runs/{run}")).await.get("trace_url"), None, "its spans are nowhere");
+    door.close().await;
+}
