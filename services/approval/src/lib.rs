@@ -19,10 +19,12 @@ mod webhook;
 
 use std::time::Duration;
 
-use bus::{Bus, BusError, BusOptions, BusState, ConsumeOptions, InvalidNamespace, Namespace, ServeOptions};
-use engine::{Engine, EngineError, EngineOptions};
+use bus::{BusError, ConsumeOptions, ServeOptions};
+use engine::EngineOptions;
 use kernel::{Cause, Role, RunState};
-use service::{ConfigError, Ctx, Health, Parent, ServeError, Span, SpanSpec, Tracer, telemetry::genai};
+use service::{
+    ConfigError, ConnectError, Ctx, Parent, ServeError, Span, SpanSpec, TraceContext, Tracer, telemetry::genai,
+};
 
 pub use config::Config;
 
@@ -37,15 +39,12 @@ pub enum Error {
     /// The configuration makes no sense.
     #[error("approval is not set up right")]
     Config(#[from] ConfigError),
-    /// The namespace is none.
+    /// NATS or a store is not there.
     #[error(transparent)]
-    Namespace(#[from] InvalidNamespace),
+    Connect(#[from] ConnectError),
     /// NATS does not do what it should.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// A store does not do what it should.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
     /// The address for health and metrics can't be listened on.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -62,9 +61,10 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = &ctx.config;
     config.check()?;
     let targets = notify::Targets::new(config).map_err(Error::Webhook)?;
-    let bus = connect(config).await?;
-    let engine = Engine::start(engine_options(config), bus.clone()).await?;
-    watch(&ctx.health, &bus, &engine);
+    let engine = ctx
+        .connect(EngineOptions { pool_size: config.pool_size, ..config.common.engine_options(Role::Approval) })
+        .await?;
+    let bus = engine.bus().clone();
 
     let stop = ctx.shutdown.stopping();
     let steward = standing::Steward::new(&engine, ctx.tracer.clone());
@@ -86,45 +86,9 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn connect(config: &Config) -> Result<Bus, Error> {
-    let namespace = Namespace::new(config.common.namespace.clone())?;
-    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "approval") };
-    Ok(Bus::connect(options).await?)
-}
-
-fn engine_options(config: &Config) -> EngineOptions {
-    let common = &config.common;
-    EngineOptions {
-        namespace: common.namespace.clone(),
-        schema: common.schema.clone(),
-        pool_size: config.pool_size,
-        ..EngineOptions::new(Role::Approval, common.database_url.expose(), common.redis_url.expose())
-    }
-}
-
-fn watch(health: &Health, bus: &Bus, engine: &Engine) {
-    let bus = bus.clone();
-    health.check("nats", move || {
-        let state = bus.state();
-        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
-    });
-    let engine = engine.clone();
-    health.check("stores", move || {
-        let engine = engine.clone();
-        async move { engine.ping().await.map_err(|error| describe(&error)) }
-    });
-}
-
-/// An error with what is behind it, in one line.
-fn describe(error: &dyn std::error::Error) -> String {
-    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{source}")
-}
-
 /// A span in the trace of a run, and the cause that commits in it carry.
 fn span_of(tracer: &Tracer, name: &'static str, run: &RunState) -> (Span, Cause) {
-    let (trace_id, span_id) = (run.run_id.0.into_bytes(), run.run_id.root_span_id());
-    let parent = Parent::Ids { trace_id, span_id, sampled: run.sampled };
+    let parent = Parent::Span(TraceContext::of_run(run.run_id, run.sampled));
     let span = tracer.span(SpanSpec::new(name, parent).attribute(genai::RUN_ID, run.run_id.to_string()));
     let cause = Cause { service: "approval".to_owned(), traceparent: Some(span.traceparent()), ..Cause::default() };
     (span, cause)

@@ -8,7 +8,7 @@
 use bus::{Bus, BusError, ConsumeOptions, Delivery, HandlerResult, Outcome, Subject, header};
 use engine::{Segment, Segments};
 use kernel::{CallId, RunId, TenantId};
-use service::{Parent, Span, SpanSpec, Tracer, telemetry::genai};
+use service::{Parent, Span, SpanSpec, TraceContext, Tracer, chain, telemetry::genai};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -146,8 +146,8 @@ impl Keep for Keeper {
         let span = lasts.into_iter().flatten().next().map(|ending| self.span(&address, &ending));
         for stretch in segment::join(pieces) {
             if let Err(error) = self.keep_stretch(&address, stretch).await {
-                let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-                tracing::warn!(call = %address.call_id, "raw output could not be archived, trying again: {error}{source}");
+                let why = chain(&error);
+                tracing::warn!(call = %address.call_id, "raw output could not be archived, trying again: {why}");
                 if let Some(span) = &span {
                     span.record_error("not_archived", &error);
                 }
@@ -160,10 +160,9 @@ impl Keep for Keeper {
 
 impl Keeper {
     fn span(&self, address: &Address, ending: &Ending) -> Span {
-        let trace_id = address.run_id.0.into_bytes();
-        let root = Parent::Ids { trace_id, span_id: address.run_id.root_span_id(), sampled: true };
+        let root = Parent::Span(TraceContext::of_run(address.run_id, true));
         let parent = ending.traceparent.as_deref().map_or(root, Parent::Traceparent);
-        let spec = SpanSpec::new(format!("archive {}", ending.tool), parent).run(trace_id);
+        let spec = SpanSpec::new(format!("archive {}", ending.tool), parent).run(address.run_id.0.into_bytes());
         let spec = spec.attribute(genai::RUN_ID, address.run_id.to_string());
         self.tracer.span(spec.attribute(genai::TOOL_CALL_ID, address.call_id.to_string()))
     }

@@ -14,7 +14,7 @@ use axum::{
 };
 use kernel::{ArtifactId, RunId, TenantId, Trust, call::ArtifactRef};
 use serde::Deserialize;
-use service::{Parent, SpanSpec, telemetry::genai};
+use service::{Parent, SpanSpec, TraceContext, telemetry::genai};
 
 use crate::{App, names, problem::Problem};
 
@@ -56,10 +56,12 @@ pub(crate) async fn put(
     let run = run.ok_or_else(|| Problem::missing("no_such_run", format!("there is no run {}", put.run_id)))?;
 
     let parent = headers.get("traceparent").and_then(|value| value.to_str().ok());
-    let (trace_id, span_id, sampled) = (put.run_id.0.into_bytes(), put.run_id.root_span_id(), run.sampled);
-    let parent = parent.map_or(Parent::Ids { trace_id, span_id, sampled }, Parent::Traceparent);
-    let spec = SpanSpec::new("store_artifact", parent).run(trace_id).attribute(genai::RUN_ID, put.run_id.to_string());
-    let span = app.tracer.span(spec.attribute("escapement.artifact.name", put.name.clone()));
+    let root = Parent::Span(TraceContext::of_run(put.run_id, run.sampled));
+    let spec = SpanSpec::new("store_artifact", parent.map_or(root, Parent::Traceparent))
+        .run(put.run_id.0.into_bytes())
+        .attribute(genai::RUN_ID, put.run_id.to_string())
+        .attribute("escapement.artifact.name", put.name.clone());
+    let span = app.tracer.span(spec);
     let stored = span.instrument(app.store.put(body.into_data_stream(), app.max_bytes)).await.inspect_err(|error| {
         span.record_error("not_stored", error);
     })?;

@@ -27,10 +27,10 @@ mod signals;
 pub mod store;
 
 use axum::{Router, routing};
-use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
-use engine::{Engine, EngineError, EngineOptions};
+use bus::BusError;
+use engine::{Engine, EngineOptions};
 use kernel::Role;
-use service::{ConfigError, Ctx, Health, ServeError, Tracer};
+use service::{ConfigError, ConnectError, Ctx, Health, ServeError, Tracer, chain};
 
 pub use config::Config;
 
@@ -46,15 +46,12 @@ pub enum Error {
     /// The configuration can't be served.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// The namespace is none.
+    /// NATS or a store is not there.
     #[error(transparent)]
-    Namespace(#[from] InvalidNamespace),
+    Connect(#[from] ConnectError),
     /// NATS does not do what it should.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// A store does not do what it should.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
     /// The address can't be listened on.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -77,9 +74,11 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = &ctx.config;
     let gate = Gate::new(&config.common.internal_token, config.common.listen)?;
     let store = Store::open(&config.common.artifacts_url).map_err(|error| bad_address(&error))?;
-    let bus = connect(config).await?;
-    let engine = Engine::start(engine_options(config), bus.clone()).await?;
-    watch(&ctx.health, &bus, &engine, &store);
+    let engine = ctx
+        .connect(EngineOptions { pool_size: config.pool_size.max(2), ..config.common.engine_options(Role::Artifact) })
+        .await?;
+    let bus = engine.bus().clone();
+    watch(&ctx.health, &store);
     let (tracer, max_bytes) = (ctx.tracer.clone(), config.artifact_max_bytes);
     let app = App { engine: engine.clone(), store: store.clone(), tracer: tracer.clone(), max_bytes };
     ctx.serve(config.common.listen, router(app, gate)).await?;
@@ -114,47 +113,16 @@ fn router(app: App, gate: Gate) -> Router {
         .with_state(app)
 }
 
-async fn connect(config: &Config) -> Result<Bus, Error> {
-    let namespace = Namespace::new(config.common.namespace.clone())?;
-    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "artifact") };
-    Ok(Bus::connect(options).await?)
-}
-
-fn engine_options(config: &Config) -> EngineOptions {
-    let common = &config.common;
-    EngineOptions {
-        namespace: common.namespace.clone(),
-        schema: common.schema.clone(),
-        pool_size: config.pool_size.max(2),
-        ..EngineOptions::new(Role::Artifact, common.database_url.expose(), common.redis_url.expose())
-    }
-}
-
-fn watch(health: &Health, bus: &Bus, engine: &Engine, store: &Store) {
-    let bus = bus.clone();
-    health.check("nats", move || {
-        let state = bus.state();
-        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
-    });
-    let engine = engine.clone();
-    health.check("stores", move || {
-        let engine = engine.clone();
-        async move { engine.ping().await.map_err(|error| describe(&error)) }
-    });
+/// Whether content can be kept and read back, beside what every service asks.
+fn watch(health: &Health, store: &Store) {
     let store = store.clone();
     health.check("objects", move || {
         let store = store.clone();
-        async move { store.ping().await.map_err(|error| describe(&error)) }
+        async move { store.ping().await.map_err(|error| chain(&error)) }
     });
 }
 
 fn bad_address(error: &store::OpenError) -> ConfigError {
     let (key, origin) = ("artifacts_url".to_owned(), "the configuration".to_owned());
-    ConfigError::Invalid { key, origin, message: describe(error) }
-}
-
-/// An error with what is behind it, in one line.
-fn describe(error: &dyn std::error::Error) -> String {
-    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{source}")
+    ConfigError::Invalid { key, origin, message: chain(error) }
 }

@@ -45,8 +45,7 @@ impl IntoResponse for Problem {
 
 impl From<EngineError> for Problem {
     fn from(error: EngineError) -> Self {
-        let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-        tracing::error!("a request failed: {error}{source}");
+        tracing::error!("a request failed: {}", service::chain(&error));
         if error.is_transient() {
             Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "a store does not answer; try again")
         } else {

@@ -1,6 +1,6 @@
 //! `esc`: everything that a person does with Escapement from a shell.
 //!
-//! `args.rs` says what can be typed, `commands/` does it, `api.rs` speaks to the public door, `timeline/` tells the story of
+//! `args/` says what can be typed, `commands/` does it, `api.rs` speaks to the public door, `timeline/` tells the story of
 //! a run. The exit code is 0 when it is done, 1 when the run (or a check) failed, 2 for a wrong request, 3 when something
 //! could not be reached.
 

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use bus::{Bus, BusOptions, BusState, CloudEventLimits, ConsumeOptions, Namespace};
+use bus::{Bus, CloudEventLimits, ConsumeOptions};
 use engine::{Engine, EngineOptions};
 use kernel::Role;
 use service::Ctx;
@@ -81,12 +81,12 @@ pub enum Error {
     /// A value of the configuration. Not transparent: whoever gives the exit code looks for the source.
     #[error("ingress is not set up right")]
     Config(#[from] service::ConfigError),
-    /// NATS.
+    /// NATS or a store is not there.
+    #[error(transparent)]
+    Connect(#[from] service::ConnectError),
+    /// NATS does not do what it should.
     #[error("NATS is not usable")]
     Bus(#[from] bus::BusError),
-    /// The stores.
-    #[error("the stores are not usable")]
-    Engine(#[from] engine::EngineError),
     /// The client for the artifact service.
     #[error("can't make an HTTP client")]
     Http(#[from] reqwest::Error),
@@ -104,14 +104,10 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     config.check()?;
     let tokens = token_file(&ctx)?;
     let hooks = hooks(&ctx)?;
-    let namespace = Namespace::new(config.common.namespace.clone());
-    let bus = Bus::connect(BusOptions {
-        namespace: namespace.map_err(|error| config::invalid("namespace", error.to_string()))?,
-        ..BusOptions::new(config.common.nats_url.expose(), ctx.name)
-    })
-    .await?;
-    let engine = Engine::start(engine_options(&config), bus.clone()).await?;
-    watch_health(&ctx, &bus, &engine);
+    let engine = ctx
+        .connect(EngineOptions { pool_size: config.pool_size, ..config.common.engine_options(Role::Ingress) })
+        .await?;
+    let bus = engine.bus().clone();
     let revocations = Revocations::new();
     ctx.shutdown.spawn_background(revocations.hear(&bus, ctx.shutdown.closing()).await?);
     let auth = auth(&ctx, tokens, &engine, &revocations);
@@ -157,16 +153,6 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     Ok(())
 }
 
-fn engine_options(config: &Config) -> EngineOptions {
-    let common = &config.common;
-    EngineOptions {
-        namespace: common.namespace.clone(),
-        schema: common.schema.clone(),
-        pool_size: config.pool_size,
-        ..EngineOptions::new(Role::Ingress, common.database_url.expose(), common.redis_url.expose())
-    }
-}
-
 fn event_limits(body: usize) -> CloudEventLimits {
     CloudEventLimits { max_bytes: body, ..CloudEventLimits::default() }
 }
@@ -198,19 +184,6 @@ fn auth(ctx: &Ctx<Config>, tokens: Option<Arc<Tokens>>, engine: &Engine, revocat
     };
     ctx.shutdown.spawn_background(Arc::clone(&file).follow(revocations.clone(), ctx.shutdown.closing()));
     Auth::Tokens { file, kept: engine.tokens(), revocations: revocations.clone() }
-}
-
-fn watch_health(ctx: &Ctx<Config>, bus: &Bus, engine: &Engine) {
-    let connection = bus.clone();
-    ctx.health.check("bus", move || {
-        let state = connection.state();
-        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("NATS: {state:?}")) } }
-    });
-    let stores = engine.clone();
-    ctx.health.check("stores", move || {
-        let stores = stores.clone();
-        async move { stores.ping().await.map_err(|error| error.to_string()) }
-    });
 }
 
 /// The routes below `/v1`, each resource with what it uses.

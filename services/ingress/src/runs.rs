@@ -9,7 +9,6 @@ use kernel::command::{CreateRun, ForkRun};
 use kernel::event::{ExternalRef, RunCreated, RunForked};
 use kernel::{Block, Cause, Command, ConversationId, RunId, Status, TenantId};
 use service::telemetry::{Link, Parent, SpanKind, SpanSpec, TraceContext, Tracer, genai};
-use uuid::Uuid;
 
 /// Starts runs. Cheap to clone.
 #[derive(Clone)]
@@ -72,8 +71,9 @@ impl Runs {
     /// Starts a run. Starting one with the same id again changes nothing.
     pub(crate) async fn create(&self, new: NewRun, agent: &AgentSpec, digest: &str) -> Result<Committed, SubmitError> {
         let begun = SystemTime::now();
-        let sampled = engine::is_sampled(new.run_id, self.trace_ratio);
-        let root = TraceContext { trace_id: new.run_id.0.into_bytes(), span_id: new.run_id.root_span_id(), sampled };
+        let run_id = new.run_id;
+        let sampled = engine::is_sampled(run_id, self.trace_ratio);
+        let root = TraceContext::of_run(run_id, sampled);
         let cause = Cause {
             service: "ingress".into(),
             seq: None,
@@ -83,7 +83,6 @@ impl Runs {
         let hold = self.hold(&new.tenant).await?;
         let mut spec = self.root_span(&new, &agent.name, digest, root).start(begun);
         let created = new.into_created(agent, digest, sampled);
-        let run_id = RunId(Uuid::from_bytes(root.trace_id));
         let conversation = created.conversation_id;
         let command = Command::Create(Box::new(CreateRun { created, hold }));
         let committed = self.engine.submit(run_id, command, "create", cause).await?;
@@ -104,12 +103,11 @@ impl Runs {
         let NewFork { run_id, mut created, forked, operator } = new;
         created.sampled = engine::is_sampled(run_id, self.trace_ratio);
         let sampled = created.sampled;
-        let root = TraceContext { trace_id: run_id.0.into_bytes(), span_id: run_id.root_span_id(), sampled };
-        let parent = Parent::Root { trace_id: root.trace_id, span_id: root.span_id, sampled };
+        let root = TraceContext::of_run(run_id, sampled);
         let origin = forked.origin.run_id;
         // The trace of the run that it comes from is another one, and stays what it is.
-        let link = TraceContext { trace_id: origin.0.into_bytes(), span_id: origin.root_span_id(), sampled };
-        let spec = SpanSpec::new(format!("{} {}", genai::INVOKE_AGENT, created.agent), parent)
+        let link = TraceContext::of_run(origin, sampled);
+        let spec = SpanSpec::new(format!("{} {}", genai::INVOKE_AGENT, created.agent), Parent::Root(root))
             .kind(SpanKind::Server)
             .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
             .attribute(genai::AGENT_NAME, created.agent.clone())
@@ -150,10 +148,9 @@ impl Runs {
     }
 
     fn root_span(&self, new: &NewRun, agent: &str, digest: &str, root: TraceContext) -> SpanSpec<'static> {
-        let parent = Parent::Root { trace_id: root.trace_id, span_id: root.span_id, sampled: root.sampled };
         let cause = new.trigger.as_ref().and_then(|trigger| trigger.traceparent.as_deref());
         let link = |text: &str| Link::to(text).map(|link| link.attribute("escapement.link", "cause"));
-        let spec = SpanSpec::new(format!("{} {agent}", genai::INVOKE_AGENT), parent)
+        let spec = SpanSpec::new(format!("{} {agent}", genai::INVOKE_AGENT), Parent::Root(root))
             .kind(SpanKind::Server)
             .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
             .attribute(genai::AGENT_NAME, agent.to_owned())

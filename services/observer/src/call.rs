@@ -144,8 +144,7 @@ impl Desk {
 
 /// The run's root span, if nothing nearer is known.
 pub(crate) fn root(run: &RunState) -> String {
-    let trace_id = run.run_id.0.into_bytes();
-    TraceContext { trace_id, span_id: run.run_id.root_span_id(), sampled: run.sampled }.to_string()
+    TraceContext::of_run(run.run_id, run.sampled).to_string()
 }
 
 /// The command that a call runs, as far as its arguments say.

@@ -51,10 +51,10 @@ pub mod text;
 pub mod timed;
 pub mod windows;
 
-use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
-use engine::{Engine, EngineError, EngineOptions};
+use bus::BusError;
+use engine::EngineOptions;
 use kernel::Role;
-use service::{Ctx, Health, ServeError};
+use service::{ConnectError, Ctx, ServeError};
 
 pub use config::Config;
 
@@ -71,15 +71,12 @@ use windows::{CallWindows, Closer, OpenWindows};
 /// Why the observer could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace is none.
+    /// NATS or a store is not there.
     #[error(transparent)]
-    Namespace(#[from] InvalidNamespace),
+    Connect(#[from] ConnectError),
     /// NATS does not do what it should.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// A store does not do what it should.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
     /// The address for health and metrics can't be listened on.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -91,9 +88,10 @@ pub enum Error {
 /// When it can't start. Once started, it outlives whatever its stores do.
 pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = &ctx.config;
-    let bus = connect(config).await?;
-    let engine = Engine::start(engine_options(config), bus.clone()).await?;
-    watch(&ctx.health, &bus, &engine);
+    let engine = ctx
+        .connect(EngineOptions { pool_size: config.pool_size.max(2), ..config.common.engine_options(Role::Observer) })
+        .await?;
+    let bus = engine.bus().clone();
     let held = Held::default();
     ctx.serve(config.common.listen, partitions_route(engine.options().instance.clone(), held.clone())).await?;
 
@@ -140,39 +138,4 @@ fn partitions_route(instance: String, held: Held) -> axum::Router {
         std::future::ready(axum::Json(answer))
     };
     axum::Router::new().route("/partitions", axum::routing::get(answer))
-}
-
-async fn connect(config: &Config) -> Result<Bus, Error> {
-    let namespace = Namespace::new(config.common.namespace.clone())?;
-    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "observer") };
-    Ok(Bus::connect(options).await?)
-}
-
-fn engine_options(config: &Config) -> EngineOptions {
-    let common = &config.common;
-    EngineOptions {
-        namespace: common.namespace.clone(),
-        schema: common.schema.clone(),
-        pool_size: config.pool_size.max(2),
-        ..EngineOptions::new(Role::Observer, common.database_url.expose(), common.redis_url.expose())
-    }
-}
-
-fn watch(health: &Health, bus: &Bus, engine: &Engine) {
-    let bus = bus.clone();
-    health.check("nats", move || {
-        let state = bus.state();
-        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
-    });
-    let engine = engine.clone();
-    health.check("stores", move || {
-        let engine = engine.clone();
-        async move { engine.ping().await.map_err(|error| describe(&error)) }
-    });
-}
-
-/// An error with what is behind it, in one line.
-fn describe(error: &dyn std::error::Error) -> String {
-    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{source}")
 }

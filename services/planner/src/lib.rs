@@ -38,9 +38,9 @@ pub mod verbs;
 
 use std::{sync::Arc, time::Duration};
 
-use bus::{Bus, BusOptions, ConsumeOptions, Namespace};
+use bus::ConsumeOptions;
 use checks::Checks;
-use engine::{Engine, EngineOptions, ToolCatalog};
+use engine::{EngineOptions, ToolCatalog};
 use kernel::Role;
 use service::Ctx;
 
@@ -60,15 +60,12 @@ pub enum Error {
     /// A value of the configuration.
     #[error("the planner is not set up right")]
     Config(#[from] service::ConfigError),
-    /// A namespace that NATS cannot have.
+    /// NATS or a store is not there.
     #[error(transparent)]
-    Namespace(#[from] bus::InvalidNamespace),
-    /// NATS.
+    Connect(#[from] service::ConnectError),
+    /// NATS does not do what it should.
     #[error("NATS is not usable")]
     Bus(#[from] bus::BusError),
-    /// The stores.
-    #[error("the stores are not usable")]
-    Engine(#[from] engine::EngineError),
     /// The tools.
     #[error("the catalogue of tools is not usable")]
     Catalog(#[from] engine::CatalogError),
@@ -94,21 +91,15 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = Arc::clone(&ctx.config);
     config.check()?;
     let common = &config.common;
-    ctx.health.expect("bus");
-    ctx.health.expect("stores");
+    ctx.health.expect("consumer");
     ctx.serve(common.listen, axum::Router::new()).await?;
 
     let catalog = Arc::new(ToolCatalog::load(&common.agents_dir)?);
     let models = Models::new(config.models(), Prices::shipped()?);
     let artifacts = Artifacts::new(&common.artifact_url, common.internal_token.clone())?;
-    let bus = Bus::connect(BusOptions {
-        namespace: Namespace::new(common.namespace.clone())?,
-        ..BusOptions::new(common.nats_url.expose(), ctx.name)
-    })
-    .await?;
-    ctx.health.set("bus", true, "");
-    let engine = Engine::start(engine_options(&config), bus.clone()).await?;
-    watch_health(&ctx, &bus, &engine);
+    let engine =
+        ctx.connect(EngineOptions { pool_size: config.pool_size, ..common.engine_options(Role::Planner) }).await?;
+    let bus = engine.bus().clone();
 
     let interrupts = Interrupts::listen(&bus, ctx.shutdown.closing()).await?;
     let checks = Checks::new(bus.clone()).map_err(Error::Http)?;
@@ -126,6 +117,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         async move { turns.take(delivery).await }
     };
     let consuming = bus.consume("planner", options, handler, ctx.shutdown.stopping())?;
+    ctx.health.set("consumer", true, "");
     consuming.join().await;
     opinions.join().await;
     engine.drain().await;
@@ -133,27 +125,4 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         tracing::warn!(%error, "NATS was not left in order; what was not acknowledged is delivered again");
     }
     Ok(())
-}
-
-fn engine_options(config: &Config) -> EngineOptions {
-    let common = &config.common;
-    EngineOptions {
-        namespace: common.namespace.clone(),
-        schema: common.schema.clone(),
-        pool_size: config.pool_size,
-        ..EngineOptions::new(Role::Planner, common.database_url.expose(), common.redis_url.expose())
-    }
-}
-
-fn watch_health(ctx: &Ctx<Config>, bus: &Bus, engine: &Engine) {
-    let connection = bus.clone();
-    ctx.health.check("bus", move || {
-        let state = connection.state();
-        async move { if state == bus::BusState::Connected { Ok(()) } else { Err(format!("NATS: {state:?}")) } }
-    });
-    let stores = engine.clone();
-    ctx.health.check("stores", move || {
-        let stores = stores.clone();
-        async move { stores.ping().await.map_err(|error| error.to_string()) }
-    });
 }

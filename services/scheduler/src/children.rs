@@ -219,29 +219,22 @@ impl Children {
 }
 
 fn root_cause(run: RunId, sampled: bool) -> Cause {
-    let root = TraceContext { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled };
+    let root = TraceContext::of_run(run, sampled);
     Cause { service: "scheduler".to_owned(), traceparent: Some(root.to_string()), ..Cause::default() }
 }
 
 /// The root span of a child's own trace, linked to its parent's.
 fn root_span(parent: &RunState, run: RunId, agent: &str) -> SpanSpec<'static> {
-    let (trace_id, span_id) = (run.0.into_bytes(), run.root_span_id());
-    let above = TraceContext {
-        trace_id: parent.run_id.0.into_bytes(),
-        span_id: parent.run_id.root_span_id(),
-        sampled: parent.sampled,
-    };
+    let above = TraceContext::of_run(parent.run_id, parent.sampled);
     let link = Link::to(&above.to_string()).map(|link| link.attribute("escapement.link", "parent"));
-    SpanSpec::new(
-        format!("{} {agent}", genai::INVOKE_AGENT),
-        Parent::Root { trace_id, span_id, sampled: parent.sampled },
-    )
-    .kind(SpanKind::Server)
-    .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
-    .attribute(genai::AGENT_NAME, agent.to_owned())
-    .attribute(genai::RUN_ID, run.to_string())
-    .attribute(genai::TENANT, parent.tenant.to_string())
-    .link(link)
+    let root = TraceContext::of_run(run, parent.sampled);
+    SpanSpec::new(format!("{} {agent}", genai::INVOKE_AGENT), Parent::Root(root))
+        .kind(SpanKind::Server)
+        .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
+        .attribute(genai::AGENT_NAME, agent.to_owned())
+        .attribute(genai::RUN_ID, run.to_string())
+        .attribute(genai::TENANT, parent.tenant.to_string())
+        .link(link)
 }
 
 /// What the end of a run says, as far as it is about its parent.

@@ -63,8 +63,7 @@ impl Carrier {
         };
         let begun = SystemTime::now();
         let sampled = engine::is_sampled(begin.run_id, self.trace_ratio);
-        let root =
-            TraceContext { trace_id: begin.run_id.0.into_bytes(), span_id: begin.run_id.root_span_id(), sampled };
+        let root = TraceContext::of_run(begin.run_id, sampled);
         let created = new_run(begin, run).created(&agent.spec, &agent.digest, sampled);
         // The scheduler admits it, as soon as there is room.
         let hold = (self.max_running > 0).then(|| "its tenant runs as much as it may, or soon would".to_owned());
@@ -123,8 +122,7 @@ fn cloud_event(begin: &Begin, scheduled: &ScheduledEvent) -> CloudEvent {
 }
 
 fn root_span(begin: &Begin, agent: &AgentVersion, root: TraceContext) -> SpanSpec<'static> {
-    let parent = Parent::Root { trace_id: root.trace_id, span_id: root.span_id, sampled: root.sampled };
-    SpanSpec::new(format!("{} {}", genai::INVOKE_AGENT, agent.name), parent)
+    SpanSpec::new(format!("{} {}", genai::INVOKE_AGENT, agent.name), Parent::Root(root))
         .kind(SpanKind::Internal)
         .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
         .attribute(genai::AGENT_NAME, agent.name.clone())

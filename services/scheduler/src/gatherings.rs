@@ -137,7 +137,7 @@ impl Starter {
         let begun = SystemTime::now();
         let run = gathering.run_id;
         let sampled = engine::is_sampled(run, self.trace_ratio);
-        let root = TraceContext { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled };
+        let root = TraceContext::of_run(run, sampled);
         let created = new_run(gathering, &agent.name, trigger, events).created(&agent.spec, &agent.digest, sampled);
         // The scheduler admits it, as soon as there is room.
         let hold = (self.max_running > 0).then(|| "its tenant runs as much as it may, or soon would".to_owned());
@@ -172,9 +172,8 @@ fn root_span(
     events: &[RecordedExternal],
     root: TraceContext,
 ) -> SpanSpec<'static> {
-    let parent = Parent::Root { trace_id: root.trace_id, span_id: root.span_id, sampled: root.sampled };
     let last = events.last().and_then(|event| event.external.traceparent.as_deref());
-    SpanSpec::new(format!("{} {}", genai::INVOKE_AGENT, agent.name), parent)
+    SpanSpec::new(format!("{} {}", genai::INVOKE_AGENT, agent.name), Parent::Root(root))
         .kind(SpanKind::Internal)
         .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
         .attribute(genai::AGENT_NAME, agent.name.clone())

@@ -29,10 +29,10 @@ mod retention;
 mod schedules;
 mod timers;
 
-use bus::{Bus, BusError, BusOptions, BusState, InvalidNamespace, Namespace};
-use engine::{Engine, EngineError, EngineOptions};
+use bus::BusError;
+use engine::EngineOptions;
 use kernel::{Cause, Role, RunId};
-use service::{Ctx, Health, Parent, ServeError, Span, SpanSpec, Tracer, telemetry::genai};
+use service::{ConnectError, Ctx, Parent, ServeError, Span, SpanSpec, TraceContext, Tracer, telemetry::genai};
 
 pub use config::Config;
 
@@ -41,15 +41,12 @@ use leader::Leader;
 /// Why the scheduler could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace is none.
+    /// NATS or a store is not there.
     #[error(transparent)]
-    Namespace(#[from] InvalidNamespace),
+    Connect(#[from] ConnectError),
     /// NATS does not do what it should.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// A store does not do what it should.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
     /// The address for health and metrics can't be listened on.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -61,9 +58,10 @@ pub enum Error {
 /// When it can't start. Once started, it outlives whatever its stores do.
 pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = &ctx.config;
-    let bus = connect(config).await?;
-    let engine = Engine::start(engine_options(config), bus.clone()).await?;
-    watch(&ctx.health, &bus, &engine);
+    let engine = ctx
+        .connect(EngineOptions { pool_size: config.pool_size, ..config.common.engine_options(Role::Scheduler) })
+        .await?;
+    let bus = engine.bus().clone();
     let bells = timers::Bells::listen(&bus).await?;
     let queued = bus.subscribe(&bus::subject::evt_of_type("run.queued")).await?;
     let families = children::listen(&bus).await?;
@@ -98,44 +96,9 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn connect(config: &Config) -> Result<Bus, Error> {
-    let namespace = Namespace::new(config.common.namespace.clone())?;
-    let options = BusOptions { namespace, ..BusOptions::new(config.common.nats_url.expose(), "scheduler") };
-    Ok(Bus::connect(options).await?)
-}
-
-fn engine_options(config: &Config) -> EngineOptions {
-    let common = &config.common;
-    EngineOptions {
-        namespace: common.namespace.clone(),
-        schema: common.schema.clone(),
-        pool_size: config.pool_size,
-        ..EngineOptions::new(Role::Scheduler, common.database_url.expose(), common.redis_url.expose())
-    }
-}
-
-fn watch(health: &Health, bus: &Bus, engine: &Engine) {
-    let bus = bus.clone();
-    health.check("nats", move || {
-        let state = bus.state();
-        async move { if state == BusState::Connected { Ok(()) } else { Err(format!("{state:?}")) } }
-    });
-    let engine = engine.clone();
-    health.check("stores", move || {
-        let engine = engine.clone();
-        async move { engine.ping().await.map_err(|error| describe(&error)) }
-    });
-}
-
-/// An error with what is behind it, in one line.
-fn describe(error: &dyn std::error::Error) -> String {
-    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{source}")
-}
-
 /// A span in the trace of a run, and the cause that commits in it carry.
 fn span_of(tracer: &Tracer, name: &'static str, run: RunId, sampled: bool) -> (Span, Cause) {
-    let parent = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled };
+    let parent = Parent::Span(TraceContext::of_run(run, sampled));
     let span = tracer.span(SpanSpec::new(name, parent).attribute(genai::RUN_ID, run.to_string()));
     let cause = Cause { service: "scheduler".to_owned(), traceparent: Some(span.traceparent()), ..Cause::default() };
     (span, cause)

@@ -7,7 +7,7 @@ use engine::EngineError;
 use kernel::call::CallStatus;
 use kernel::tool::CallKind;
 use kernel::{CallId, RunId};
-use service::Shutdown;
+use service::{Shutdown, TraceContext};
 
 use crate::activity::{Activities, Activity};
 use crate::dispatch::Dispatcher;
@@ -68,8 +68,7 @@ async fn take_up(
         dispatcher.follow_elsewhere(&task, &mut Some(lease), held).await?;
         return Ok(true);
     }
-    let root =
-        service::TraceContext { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled: state.sampled };
+    let root = TraceContext::of_run(run, state.sampled);
     let held = dispatcher.retake(&state, call).await;
     if let Err(error) = activities.attach(Activity::of(&state, call), root.to_string(), lease, held) {
         tracing::error!(run_id = %run, call = %call_id, %error, "the files of an activity can't be used");

@@ -8,7 +8,7 @@ use kernel::call::Call;
 use kernel::{CallId, Cause, RunState, Seq};
 use serde_json::{Map, Value};
 use service::telemetry::{SpanKind, genai};
-use service::{Parent, Span, SpanSpec, Tracer};
+use service::{Parent, Span, SpanSpec, TraceContext, Tracer};
 
 use crate::results::Origin;
 use crate::tools::Invocation;
@@ -29,7 +29,7 @@ impl Task {
     /// Opens the span of the call, under what rang.
     pub fn new(tracer: &Tracer, state: Arc<RunState>, call: Call, seq: Option<Seq>, rang: Option<&str>) -> Self {
         let run = state.run_id;
-        let root = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled: state.sampled };
+        let root = Parent::Span(TraceContext::of_run(run, state.sampled));
         let spec = SpanSpec::new(format!("execute_tool {}", call.request.tool), rang.map_or(root, Parent::Traceparent))
             .kind(SpanKind::Internal)
             .run(run.0.into_bytes())

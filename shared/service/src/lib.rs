@@ -1,5 +1,5 @@
-//! What every Escapement process needs besides its own work: configuration in layers, traces and logs, health and
-//! metrics over HTTP, and an ordered end.
+//! What every Escapement process needs besides its own work: configuration in layers, its connections, traces and logs,
+//! health and metrics over HTTP, and an ordered end.
 //!
 //! A service crate offers `pub async fn run(ctx: Ctx<Config>) -> Result<(), E>`, and its `main` is
 //! `service::main("planner", planner::run)`. The same `run` starts several times in one process with configurations
@@ -14,15 +14,20 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+pub mod causes;
 pub mod config;
+mod connect;
 pub mod health;
 pub mod http;
 pub mod metrics;
 pub mod process;
 pub mod shutdown;
 pub mod telemetry;
+pub mod testing;
 
+pub use causes::chain;
 pub use config::{Common, ConfigError, Secret, load};
+pub use connect::ConnectError;
 pub use health::Health;
 pub use http::{HttpServer, ServeError, http_server};
 pub use process::{Ctx, RunError, Running, main, main_with, spawn};

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::causes::chain;
 use crate::config::{Common, ConfigError, Settings};
 use crate::health::Health;
 use crate::http::{ServeError, http_server};
@@ -302,20 +303,6 @@ fn say(text: &dyn std::fmt::Display, asked_for: bool) {
     let text = text.to_string();
     let text = text.trim_end();
     let _ = if asked_for { writeln!(std::io::stdout(), "{text}") } else { writeln!(std::io::stderr(), "{text}") };
-}
-
-/// An error and all its sources in one line. A source whose text the one above repeats is left out.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let part = error.to_string();
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 fn panic_message(error: tokio::task::JoinError) -> String {

@@ -7,15 +7,13 @@ use bus::{BusError, subject};
 use engine::{ApprovalRow, Engine, testing::TestStack};
 use kernel::{
     ApprovalId, Block, CallId, Cause, Command, Event, Role, RunId, RunState, TenantId, Timestamp, Trust,
-    budget::Usage,
     call::{Approval, Binding, CallRequest},
     command::{CreateRun, TurnOutcome},
     event::RunCreated,
-    slice::Manifest,
     tool::{CallKind, Effect},
 };
 use serde_json::{Value, json};
-use service::{Common, Running};
+use service::{Running, testing};
 
 /// Longest wait for anything.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -46,16 +44,7 @@ impl System {
 
     /// Starts an approval service, and waits until it listens.
     pub async fn approval(&self, change: impl FnOnce(&mut Config)) -> Running {
-        let common = Common {
-            nats_url: bus::testing::url().into(),
-            database_url: engine::testing::database_url().into(),
-            redis_url: engine::testing::redis_url().into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            namespace: self.stack.namespace().to_owned(),
-            schema: self.stack.schema().to_owned(),
-            ..Common::for_service("approval")
-        };
-        let mut config = Config { common, ..Config::default() };
+        let mut config = Config { common: testing::common("approval", &self.stack), ..Config::default() };
         change(&mut config);
         let mut running = service::spawn("approval", config, approval::run).unwrap();
         running.listening().await.expect("the service runs");
@@ -150,52 +139,17 @@ impl System {
     async fn create(&self) -> RunId {
         let run = RunId::mint();
         let text = Block::new("Do it.", Trust::Operator, "operator:ann");
-        let created = RunCreated {
-            tenant: TenantId::default(),
-            agent: "test".into(),
-            agent_digest: "0".into(),
-            objective: text.clone(),
-            input: text,
-            acceptance: Vec::new(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
-            sampled: true,
-            trigger: None,
-            parent: None,
-            roles: Vec::new(),
-            tools: None,
-        };
+        let created = RunCreated::new(TenantId::default(), "test", "0", text.clone(), text);
+        let created = RunCreated { sampled: true, ..created };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         self.ingress.submit(run, create, "create", Cause::default()).await.unwrap();
         run
     }
 
     async fn commit(&self, state: &RunState, call: CallRequest) {
-        let outcome = TurnOutcome {
-            turn_id: state.turn.as_ref().expect("an open turn").turn_id,
-            based_on: state.seq,
-            model: "scripted:test".into(),
-            text: None,
-            calls: vec![call],
-            wait: None,
-            spawns: Vec::new(),
-            plan: None,
-            say: Vec::new(),
-            question: None,
-            artifacts: Vec::new(),
-            memories: Vec::new(),
-            skills: Vec::new(),
-            end: None,
-            usage: Usage::default(),
-            trust: Trust::Untrusted,
-            manifest: Manifest::default(),
-            finish_reason: None,
-            model_ms: 0,
-            failures: Vec::new(),
-        };
+        let turn_id = state.turn.as_ref().expect("an open turn").turn_id;
+        let outcome = TurnOutcome::empty(turn_id, state.seq, "scripted:test", Trust::Untrusted);
+        let outcome = TurnOutcome { calls: vec![call], ..outcome };
         let command = Command::CommitTurn(Box::new(outcome));
         self.planner.submit(state.run_id, command, "turn", Cause::default()).await.unwrap();
     }

@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use engine::{Engine, testing::TestStack};
 use kernel::{
     Block, Cause, Command, Role, RunId, TenantId, Trust,
-    budget::Usage,
     call::ArtifactRef,
     command::{CreateRun, EndRequest, TurnOutcome},
     event::RunCreated,
-    slice::Manifest,
 };
 use reqwest::{Client, RequestBuilder};
-use service::Running;
+use service::{Running, testing};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 pub const TOKEN: &str = "the services' own";
@@ -44,14 +42,8 @@ impl World {
     }
 
     pub async fn service_with(&self, change: impl FnOnce(&mut artifact::Config)) -> Service {
-        let mut config = artifact::Config { segment_millis: 100, ..artifact::Config::default() };
-        config.common.nats_url = bus::testing::url().into();
-        config.common.database_url = engine::testing::database_url().into();
-        config.common.redis_url = engine::testing::redis_url().into();
-        config.common.namespace = self.stack.namespace().to_owned();
-        config.common.schema = self.stack.schema().to_owned();
-        config.common.listen = "127.0.0.1:0".parse().unwrap();
-        config.common.log = "warn".into();
+        let common = testing::common("artifact", &self.stack);
+        let mut config = artifact::Config { common, segment_millis: 100, ..artifact::Config::default() };
         config.common.artifacts_url = self.folder.path().to_str().unwrap().to_owned();
         config.common.internal_token = TOKEN.into();
         change(&mut config);
@@ -63,24 +55,7 @@ impl World {
     pub async fn run(&self) -> RunId {
         let run = RunId::mint();
         let text = Block::new("Write it.", Trust::Operator, "operator:ann");
-        let created = RunCreated {
-            tenant: TenantId::default(),
-            agent: "writer".into(),
-            agent_digest: "0".into(),
-            objective: text.clone(),
-            input: text,
-            acceptance: Vec::new(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
-            sampled: false,
-            trigger: None,
-            parent: None,
-            roles: Vec::new(),
-            tools: None,
-        };
+        let created = RunCreated::new(TenantId::default(), "writer", "0", text.clone(), text);
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         self.ingress.submit(run, create, "create", Cause::default()).await.unwrap();
         run
@@ -89,27 +64,11 @@ impl World {
     /// Commits an artifact with the end of the run, as the planner does.
     pub async fn commit(&self, run: RunId, artifact: ArtifactRef) {
         let state = self.ingress.load(run).await.unwrap().unwrap();
+        let turn_id = state.turn.as_ref().expect("an open turn").turn_id;
         let outcome = TurnOutcome {
-            turn_id: state.turn.as_ref().expect("an open turn").turn_id,
-            based_on: state.seq,
-            model: "scripted:test".into(),
-            text: None,
-            calls: Vec::new(),
-            wait: None,
-            spawns: Vec::new(),
-            plan: None,
-            say: Vec::new(),
-            question: None,
             artifacts: vec![artifact],
             end: Some(EndRequest::Complete(Block::new("Written.", Trust::Operator, "model:test"))),
-            usage: Usage::default(),
-            trust: Trust::Operator,
-            manifest: Manifest::default(),
-            finish_reason: None,
-            model_ms: 0,
-            memories: Vec::new(),
-            skills: Vec::new(),
-            failures: Vec::new(),
+            ..TurnOutcome::empty(turn_id, state.seq, "scripted:test", Trust::Operator)
         };
         let key = format!("turn/{}", outcome.turn_id);
         let command = Command::CommitTurn(Box::new(outcome));

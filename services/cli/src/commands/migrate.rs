@@ -1,6 +1,6 @@
 //! Database and streams, brought in step with this program.
 
-use bus::{Bus, BusOptions, Namespace, Topology};
+use bus::{Bus, BusOptions, Topology};
 use serde_json::json;
 
 use super::settings;
@@ -36,11 +36,6 @@ pub async fn streams(settings: &service::Common) -> Result<Topology, CliError> {
 
 /// A connection to NATS by the settings, which gives up soon: a person is waiting.
 pub async fn connect(settings: &service::Common) -> Result<Bus, CliError> {
-    let namespace = Namespace::new(settings.namespace.clone()).map_err(|error| CliError::usage(error.to_string()))?;
-    let options = BusOptions {
-        namespace,
-        connect_within: std::time::Duration::from_secs(5),
-        ..BusOptions::new(settings.nats_url.expose(), "esc")
-    };
-    Ok(Bus::connect(options).await?)
+    let connect_within = std::time::Duration::from_secs(5);
+    Ok(Bus::connect(BusOptions { connect_within, ..settings.bus_options("esc") }).await?)
 }

@@ -82,16 +82,7 @@ impl Whole {
 }
 
 fn common(stack: &TestStack, name: &'static str) -> Common {
-    Common {
-        nats_url: bus::testing::url().into(),
-        database_url: engine::testing::database_url().into(),
-        redis_url: engine::testing::redis_url().into(),
-        listen: ([127, 0, 0, 1], 0).into(),
-        namespace: stack.namespace().to_owned(),
-        schema: stack.schema().to_owned(),
-        log: "error".into(),
-        ..Common::for_service(name)
-    }
+    Common { log: "error".into(), ..service::testing::common(name, stack) }
 }
 
 /// What the doctor found, by the names of its checks.

@@ -2,6 +2,7 @@
 
 use bus::{BATCH_MEDIA_TYPE, CloudEvent, CloudEventLimits, Delivery, Outcome, Subject, header};
 use kernel::TenantId;
+use service::chain;
 
 use super::{AcceptError, Inbound};
 
@@ -76,12 +77,6 @@ fn refuse(delivery: &Delivery, reason: String) -> Outcome {
     metrics::counter!("ingress_events_total", "outcome" => "malformed").increment(1);
     tracing::warn!(subject = delivery.subject, reason, "a message from outside is no event of ours");
     Outcome::Dead { reason }
-}
-
-/// An error and what is behind it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(error.source(), |error| error.source());
-    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use engine::{EngineError, EventClaim, MATCHES, RecordedExternal, SubmitError, Wa
 use futures::{StreamExt as _, stream};
 use kernel::command::DeliverExternal;
 use kernel::{Cause, Command, Event, EventData, Rejection, RunId, WaitId};
-use service::telemetry::{Link, Parent, SpanSpec, genai};
+use service::telemetry::{Link, Parent, SpanSpec, TraceContext, genai};
 
 use super::{Inbound, event_block};
 
@@ -183,11 +183,7 @@ impl Inbound {
     /// Delivers the event to a wait. Tells whether the wait took it, now or before.
     async fn deliver(&self, recorded: &RecordedExternal, wait: &WaitMatch) -> Result<bool, SubmitError> {
         let external = recorded.external.clone();
-        let parent = Parent::Ids {
-            trace_id: wait.run_id.0.into_bytes(),
-            span_id: wait.run_id.root_span_id(),
-            sampled: wait.sampled,
-        };
+        let parent = Parent::Span(TraceContext::of_run(wait.run_id, wait.sampled));
         let link = external.traceparent.as_deref().and_then(Link::to);
         let spec = SpanSpec::new("deliver event", parent)
             .attribute(genai::RUN_ID, wait.run_id.to_string())

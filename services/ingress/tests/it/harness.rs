@@ -10,7 +10,6 @@ use ingress::Config;
 use kernel::budget::Usage;
 use kernel::call::{Approval, Binding, CallRequest};
 use kernel::command::{TurnOutcome, WaitRequest};
-use kernel::slice::Manifest;
 use kernel::tool::{CallKind, Effect};
 use kernel::wait::{Condition, ExternalPattern};
 use kernel::{ApprovalId, Block, CallId, Cause, Command, Role, RunId, RunState, Timestamp, Trust};
@@ -133,17 +132,7 @@ impl Door {
 
 pub fn config(stack: &TestStack, tokens: &std::path::Path) -> Config {
     Config {
-        common: Common {
-            nats_url: bus::testing::url().into(),
-            database_url: engine::testing::database_url().into(),
-            redis_url: engine::testing::redis_url().into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            namespace: stack.namespace().to_owned(),
-            schema: stack.schema().to_owned(),
-            drain_seconds: 10,
-            log: "warn".into(),
-            ..Common::for_service("ingress")
-        },
+        common: Common { drain_seconds: 10, ..service::testing::common("ingress", stack) },
         tokens: tokens.to_owned(),
         sweep_seconds: 1,
         pool_size: 4,
@@ -186,27 +175,12 @@ pub fn cause(service: &str, seq: u64) -> Cause {
 
 /// An outcome of the open turn that says something and does no more.
 pub fn outcome(state: &RunState) -> TurnOutcome {
+    let turn_id = state.turn.as_ref().unwrap().turn_id;
     TurnOutcome {
-        turn_id: state.turn.as_ref().unwrap().turn_id,
-        based_on: state.seq,
-        model: "scripted:helper".into(),
-        text: None,
-        calls: Vec::new(),
-        wait: None,
-        spawns: Vec::new(),
-        plan: None,
         say: vec![block("working on it")],
-        question: None,
-        artifacts: Vec::new(),
-        memories: Vec::new(),
-        skills: Vec::new(),
-        end: None,
         usage: Usage { model_calls: 1, input_tokens: 100, output_tokens: 10, ..Usage::default() },
-        trust: Trust::Operator,
-        manifest: Manifest::default(),
-        finish_reason: None,
         model_ms: 5,
-        failures: Vec::new(),
+        ..TurnOutcome::empty(turn_id, state.seq, "scripted:helper", Trust::Operator)
     }
 }
 

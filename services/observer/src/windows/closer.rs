@@ -14,7 +14,7 @@ use kernel::{
     action::{Action, ActionConclusion, ActionOutcome, Verified},
 };
 use serde_json::json;
-use service::{Parent, SpanSpec, Tracer, telemetry::genai};
+use service::{Parent, SpanSpec, TraceContext, Tracer, telemetry::genai};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -261,9 +261,8 @@ impl Closer {
         let Some(state) = self.engine.load(run).await?.filter(|state| state.tenant == action.tenant) else {
             return Ok(());
         };
-        let parent = Parent::Ids { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled: state.sampled };
+        let parent = Parent::Span(TraceContext::of_run(run, state.sampled));
         let spec = SpanSpec::new("observe action", parent)
-            .run(run.0.into_bytes())
             .attribute(genai::RUN_ID, run.to_string())
             .attribute(genai::TENANT, action.tenant.to_string())
             .attribute("escapement.action", action.action_id.to_string())

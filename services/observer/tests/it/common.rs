@@ -10,15 +10,13 @@ use bus::{Outgoing, Publisher, header, subject};
 use engine::{Engine, StoredEvent, testing::TestStack};
 use kernel::{
     Block, CallId, Cause, Command, Role, RunId, RunState, TenantId, Timestamp, Trust,
-    budget::Usage,
     call::{Binding, CallRequest, Exit, Observation},
     command::{CreateRun, StartCall, TurnOutcome},
     event::{EventData, RunCreated},
-    slice::Manifest,
     tool::{CallKind, Effect},
     units,
 };
-use service::Running;
+use service::{Running, testing};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -45,14 +43,9 @@ impl World {
     }
 
     pub fn observer_with(&self, change: impl FnOnce(&mut observer::Config)) -> Running {
-        let mut config = observer::Config { checkpoint_millis: 100, lease_millis: 2000, ..observer::Config::default() };
-        config.common.nats_url = bus::testing::url().into();
-        config.common.database_url = engine::testing::database_url().into();
-        config.common.redis_url = engine::testing::redis_url().into();
-        config.common.namespace = self.stack.namespace().to_owned();
-        config.common.schema = self.stack.schema().to_owned();
-        config.common.log = "warn".into();
-        config.common.listen = "127.0.0.1:0".parse().unwrap();
+        let common = testing::common("observer", &self.stack);
+        let mut config =
+            observer::Config { common, checkpoint_millis: 100, lease_millis: 2000, ..observer::Config::default() };
         change(&mut config);
         service::spawn("observer", config, observer::run).unwrap()
     }
@@ -82,24 +75,8 @@ impl World {
         let tenant = TenantId::default();
         let version = self.ingress.agents().put(&tenant, &yaml, "test").await.unwrap();
         let text = Block::new("Build it.", Trust::Operator, "operator:ann");
-        let created = RunCreated {
-            tenant,
-            agent: "watcher".into(),
-            agent_digest: version.digest.clone(),
-            objective: text.clone(),
-            input: text,
-            acceptance: Vec::new(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
-            sampled: true,
-            trigger: None,
-            parent: None,
-            roles: Vec::new(),
-            tools: None,
-        };
+        let created =
+            RunCreated { sampled: true, ..RunCreated::new(tenant, "watcher", &version.digest, text.clone(), text) };
         let run = RunId::mint();
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         let state = self.ingress.submit(run, create, "create", Cause::default()).await.unwrap().state;
@@ -243,28 +220,8 @@ fn outcome(state: &RunState, call_id: CallId) -> TurnOutcome {
         compensation: Default::default(),
         timeout: units::Duration::from_secs(600),
     };
-    TurnOutcome {
-        turn_id: state.turn.as_ref().expect("an open turn").turn_id,
-        based_on: state.seq,
-        model: "scripted:test".into(),
-        text: None,
-        calls: vec![call],
-        wait: None,
-        spawns: Vec::new(),
-        plan: None,
-        say: Vec::new(),
-        question: None,
-        artifacts: Vec::new(),
-        memories: Vec::new(),
-        skills: Vec::new(),
-        end: None,
-        usage: Usage::default(),
-        trust: Trust::Operator,
-        manifest: Manifest::default(),
-        finish_reason: None,
-        model_ms: 0,
-        failures: Vec::new(),
-    }
+    let turn_id = state.turn.as_ref().expect("an open turn").turn_id;
+    TurnOutcome { calls: vec![call], ..TurnOutcome::empty(turn_id, state.seq, "scripted:test", Trust::Operator) }
 }
 
 /// An observer that is a process.

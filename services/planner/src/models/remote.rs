@@ -236,12 +236,8 @@ fn broken(error: &reqwest::Error) -> ModelError {
     } else {
         FailureKind::Reset
     };
-    let mut source: &dyn std::error::Error = error;
-    while let Some(below) = source.source() {
-        source = below;
-    }
     let what = if kind == FailureKind::Unreachable { "no connection" } else { "the answer broke off" };
-    ModelError::new(kind, format!("{what}: {}", kernel::excerpt(&source.to_string(), 200)))
+    ModelError::new(kind, format!("{what}: {}", kernel::excerpt(&service::causes::root(error), 200)))
 }
 
 /// What a call consumed, for servers that do not count.

@@ -47,15 +47,9 @@ impl World {
 
     pub fn planner_with(&self, change: impl FnOnce(&mut Config)) -> Running {
         let common = Common {
-            nats_url: bus::testing::url().into(),
-            database_url: engine::testing::database_url().into(),
-            redis_url: engine::testing::redis_url().into(),
-            namespace: self.stack.namespace().to_owned(),
-            schema: self.stack.schema().to_owned(),
-            listen: ([127, 0, 0, 1], 0).into(),
             agents_dir: self.folder.path().to_owned(),
             artifact_url: self.artifact_url.clone(),
-            ..Common::for_service("planner")
+            ..service::testing::common("planner", &self.stack)
         };
         let mut config = Config { common, pool_size: 3, model_retry_seconds: 3, ..Config::default() };
         change(&mut config);
@@ -78,23 +72,12 @@ impl World {
 
     pub async fn run_with(&self, yaml: &str, change: impl FnOnce(&mut RunCreated)) -> RunId {
         let agent = self.ingress.agents().put(&self.tenant, yaml, "ann").await.unwrap();
+        let (objective, input) = (operator("Play to the end."), outside("{\"n\": 7}"));
         let mut created = RunCreated {
-            tenant: self.tenant.clone(),
-            agent: agent.name,
-            agent_digest: agent.digest,
-            objective: operator("Play to the end."),
-            input: outside("{\"n\": 7}"),
             acceptance: agent.spec.criteria(Vec::new()),
             limits: agent.spec.budget.clone(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
             sampled: true,
-            trigger: None,
-            parent: None,
-            roles: Vec::new(),
-            tools: None,
+            ..RunCreated::new(self.tenant.clone(), agent.name, agent.digest, objective, input)
         };
         change(&mut created);
         let run = RunId::mint();

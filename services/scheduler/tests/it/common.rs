@@ -5,16 +5,14 @@ use std::time::{Duration, Instant};
 use engine::{Engine, testing::TestStack};
 use kernel::{
     Block, CallId, Cause, Command, Event, Role, RunId, RunState, TenantId, Timestamp, Trust,
-    budget::Usage,
     call::{Binding, CallRequest},
     command::{AddMessage, ByOperator, CreateRun, StartCall, TurnOutcome, WaitRequest},
     event::RunCreated,
-    slice::Manifest,
     tool::{CallKind, Effect},
     wait::{Condition, WaitExpr},
 };
 use scheduler::Config;
-use service::{Common, Running};
+use service::{Running, testing};
 
 /// Longest wait for anything.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -38,16 +36,7 @@ impl System {
 
     /// Starts a scheduler, and waits until it listens.
     pub async fn scheduler(&self, change: impl FnOnce(&mut Config)) -> Running {
-        let common = Common {
-            nats_url: bus::testing::url().into(),
-            database_url: engine::testing::database_url().into(),
-            redis_url: engine::testing::redis_url().into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            namespace: self.stack.namespace().to_owned(),
-            schema: self.stack.schema().to_owned(),
-            ..Common::for_service("scheduler")
-        };
-        let mut config = Config { common, ..Config::default() };
+        let mut config = Config { common: testing::common("scheduler", &self.stack), ..Config::default() };
         change(&mut config);
         let mut running = service::spawn("scheduler", config, scheduler::run).unwrap();
         running.listening().await.expect("the scheduler runs");
@@ -155,52 +144,14 @@ impl System {
 
 /// An outcome that does nothing yet.
 fn blank(turn_id: kernel::TurnId, based_on: kernel::Seq) -> TurnOutcome {
-    TurnOutcome {
-        turn_id,
-        based_on,
-        model: "scripted:test".into(),
-        text: None,
-        calls: Vec::new(),
-        spawns: Vec::new(),
-        wait: None,
-        plan: None,
-        say: Vec::new(),
-        question: None,
-        artifacts: Vec::new(),
-        memories: Vec::new(),
-        skills: Vec::new(),
-        end: None,
-        usage: Usage::default(),
-        trust: Trust::Operator,
-        manifest: Manifest::default(),
-        finish_reason: None,
-        model_ms: 0,
-        failures: Vec::new(),
-    }
+    TurnOutcome::empty(turn_id, based_on, "scripted:test", Trust::Operator)
 }
 
 /// A new run by any door that may make one.
 pub async fn create(engine: &Engine, hold: Option<&str>) -> RunId {
     let run = RunId::mint();
     let text = Block::new("Do it.", Trust::Operator, "operator:ann");
-    let created = RunCreated {
-        tenant: TenantId::default(),
-        agent: "test".into(),
-        agent_digest: "0".into(),
-        objective: text.clone(),
-        input: text,
-        acceptance: Vec::new(),
-        limits: Default::default(),
-        conversation_id: None,
-        metadata: Default::default(),
-        parallel_wake: Default::default(),
-        debounce: Default::default(),
-        sampled: false,
-        trigger: None,
-        parent: None,
-        roles: Vec::new(),
-        tools: None,
-    };
+    let created = RunCreated::new(TenantId::default(), "test", "0", text.clone(), text);
     let create = CreateRun { created, hold: hold.map(str::to_owned) };
     engine.submit(run, Command::Create(Box::new(create)), "create", Cause::default()).await.unwrap();
     run

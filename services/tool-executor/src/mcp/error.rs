@@ -8,6 +8,7 @@ use rmcp::ServiceError;
 use rmcp::model::ErrorCode;
 use rmcp::service::ClientInitializeError;
 use rmcp::transport::streamable_http_client::{HttpStatusError, StreamableHttpError};
+use service::chain;
 
 use crate::egress;
 use crate::outcome::{Happened, ToolError};
@@ -135,21 +136,6 @@ fn of_status(answered: &HttpStatusError) -> ToolError {
 pub(super) fn loses_session(error: &ServiceError) -> bool {
     let ServiceError::TransportSend(sent) = error else { return false };
     matches!(http_error(sent.error.as_ref()), Some(StreamableHttpError::SessionExpired))
-}
-
-/// An error with its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !words.contains(&more) {
-            words.push_str(": ");
-            words.push_str(&more);
-        }
-        source = cause.source();
-    }
-    words
 }
 
 fn causes<'a>(

@@ -17,8 +17,9 @@ use rmcp::transport::auth::{
     CredentialStore, OAuthClientConfig, OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture, OAuthHttpRequest,
     StoredCredentials,
 };
+use service::chain;
 
-use super::error::{OpenError, chain};
+use super::error::OpenError;
 use super::http;
 use crate::secrets::Secrets;
 

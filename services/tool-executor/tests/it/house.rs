@@ -64,21 +64,14 @@ impl House {
 
     pub fn config(&self) -> Config {
         let common = Common {
-            nats_url: bus::testing::url().into(),
-            database_url: engine::testing::database_url().into(),
-            redis_url: engine::testing::redis_url().into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            namespace: self.stack.namespace().to_owned(),
-            schema: self.stack.schema().to_owned(),
             drain_seconds: 5,
-            log: "warn".to_owned(),
             agents_dir: self.path("agents"),
             // The shipped ones.
             policies_dir: self.path("no-policies"),
             workspaces: self.path("workspaces"),
             // Nobody listens on the port of "discard".
             artifact_url: "http://127.0.0.1:9".to_owned(),
-            ..Common::for_service("tool-executor")
+            ..service::testing::common("tool-executor", &self.stack)
         };
         Config {
             common,
@@ -156,23 +149,11 @@ impl House {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join(name), content).unwrap();
         }
+        let asked = Block::new(objective, Trust::Operator, "operator:test");
         let created = RunCreated {
-            tenant: TenantId::default(),
-            agent: self.agent.clone(),
-            agent_digest: self.digest.clone(),
-            objective: Block::new(objective, Trust::Operator, "operator:test"),
-            input: Block::new(objective, Trust::Operator, "operator:test"),
-            acceptance: Vec::new(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
             sampled: true,
-            trigger: None,
-            parent: None,
             roles: vec!["user".to_owned()],
-            tools: None,
+            ..RunCreated::new(TenantId::default(), &self.agent, &self.digest, asked.clone(), asked)
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         let state = self.submit(Role::Ingress, run, create, "create").await;
@@ -195,28 +176,8 @@ impl House {
     }
 
     async fn commit(&self, run: RunId, state: &RunState, calls: Vec<CallRequest>, wait: Option<WaitRequest>) {
-        let outcome = TurnOutcome {
-            turn_id: state.turn.as_ref().unwrap().turn_id,
-            based_on: state.seq,
-            model: "test".to_owned(),
-            text: None,
-            calls,
-            wait,
-            spawns: Vec::new(),
-            plan: None,
-            say: Vec::new(),
-            question: None,
-            artifacts: Vec::new(),
-            memories: Vec::new(),
-            skills: Vec::new(),
-            end: None,
-            usage: Default::default(),
-            trust: Trust::Operator,
-            manifest: Default::default(),
-            finish_reason: None,
-            model_ms: 1,
-            failures: Vec::new(),
-        };
+        let turn_id = state.turn.as_ref().unwrap().turn_id;
+        let outcome = TurnOutcome { calls, wait, ..TurnOutcome::empty(turn_id, state.seq, "test", Trust::Operator) };
         let key = format!("turn/{}", outcome.turn_id);
         self.submit(Role::Planner, run, Command::CommitTurn(Box::new(outcome)), &key).await;
     }

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bus::Namespace;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::Secret;
@@ -45,8 +46,7 @@ pub struct Common {
     /// How log lines look.
     pub log_format: LogFormat,
     /// Prefix of streams, subjects, consumers and Redis keys; empty in production, one per test.
-    #[serde(deserialize_with = "namespace")]
-    pub namespace: String,
+    pub namespace: Namespace,
     /// Postgres schema.
     #[serde(deserialize_with = "schema")]
     pub schema: String,
@@ -104,7 +104,7 @@ impl Default for Common {
             otlp_endpoint: String::new(),
             log: "info".into(),
             log_format: LogFormat::Auto,
-            namespace: String::new(),
+            namespace: Namespace::production(),
             schema: "escapement".into(),
             drain_seconds: 20,
             agents_dir: "infra/agents".into(),
@@ -173,16 +173,6 @@ fn log_filter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::E
     match tracing_subscriber::EnvFilter::try_new(&value) {
         Ok(_) => Ok(value),
         Err(error) => Err(de::Error::custom(format!("not a log filter such as info,bus=debug: {error}"))),
-    }
-}
-
-fn namespace<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let value = String::deserialize(deserializer)?;
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    if value.len() <= 32 && value.chars().all(legal) {
-        Ok(value)
-    } else {
-        Err(de::Error::custom("more than 32 characters, or others than letters, digits, `-` and `_`"))
     }
 }
 

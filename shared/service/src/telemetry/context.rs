@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kernel::RunId;
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 /// A place in a trace, as it travels between processes: `00-<trace>-<span>-<flags>`.
@@ -49,6 +50,13 @@ impl fmt::Debug for TraceContext {
 }
 
 impl TraceContext {
+    /// The root span of a run's own trace: what everything in the run hangs under, if nothing nearer is known. Whether the
+    /// trace is exported was decided when the run was created.
+    #[must_use]
+    pub fn of_run(run: RunId, sampled: bool) -> Self {
+        Self { trace_id: run.0.into_bytes(), span_id: run.root_span_id(), sampled }
+    }
+
     fn is_valid(&self) -> bool {
         self.trace_id != [0; 16] && self.span_id != [0; 8]
     }

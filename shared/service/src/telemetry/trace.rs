@@ -52,24 +52,10 @@ pub struct SpanSpec<'a> {
 pub enum Parent<'a> {
     /// Under the span of a `traceparent` header. If the text is not one, as with [`Parent::New`].
     Traceparent(&'a str),
-    /// Under a span of a run, known by its ids.
-    Ids {
-        /// The bytes of the run's id.
-        trace_id: [u8; 16],
-        /// The span above.
-        span_id: [u8; 8],
-        /// As decided when the run was created.
-        sampled: bool,
-    },
-    /// Nowhere: it is the root of a run's trace, and both its ids are given.
-    Root {
-        /// The bytes of the run's id.
-        trace_id: [u8; 16],
-        /// The root's own id.
-        span_id: [u8; 8],
-        /// Decided here, for the whole trace.
-        sampled: bool,
-    },
+    /// Under this span of a run.
+    Span(TraceContext),
+    /// Nowhere: it is the root of a run's trace, and this is its own place in it.
+    Root(TraceContext),
     /// Nowhere: it begins a trace of its own, with random ids, sampled.
     New,
 }
@@ -96,7 +82,7 @@ impl<'a> SpanSpec<'a> {
     /// A span of kind [`SpanKind::Internal`] that starts now.
     pub fn new(name: impl Into<Cow<'static, str>>, parent: Parent<'a>) -> Self {
         let run = match parent {
-            Parent::Ids { trace_id, .. } | Parent::Root { trace_id, .. } => Some(trace_id),
+            Parent::Span(context) | Parent::Root(context) => Some(context.trace_id),
             Parent::Traceparent(_) | Parent::New => None,
         };
         Self {
@@ -204,8 +190,8 @@ impl Parent<'_> {
         };
         match self {
             Self::Traceparent(text) => text.parse().map_or_else(|_| new(), child),
-            Self::Ids { trace_id, span_id, sampled } => child(TraceContext { trace_id, span_id, sampled }),
-            Self::Root { trace_id, span_id, sampled } => (None, TraceContext { trace_id, span_id, sampled }),
+            Self::Span(context) => child(context),
+            Self::Root(context) => (None, context),
             Self::New => new(),
         }
     }

@@ -182,6 +182,7 @@ fn bad_values_are_named_with_their_origin() {
         ("ESC_LOG", "info,bus=loud"),
         ("ESC_LOG_FORMAT", "xml"),
         ("ESC_NAMESPACE", "a.b"),
+        ("ESC_NAMESPACE", "a_b"),
         ("ESC_SCHEMA", "public; drop table runs"),
         ("ESC_PLANNER__MAX_TURNS", "1.5"),
         ("ESC_STRICT", "perhaps"),

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use service::config::{Common, ConfigError};
-use service::{Ctx, Parent, SpanSpec};
+use service::{Ctx, Parent, SpanSpec, TraceContext};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::Notify;
@@ -63,7 +63,7 @@ async fn works(ctx: Ctx<Common>) -> Result<(), Failure> {
         move || async move {
             let (shutdown, tracer) = (ctx.shutdown.clone(), ctx.tracer.clone());
             shutdown.spawn(async move {
-                let root = Parent::Root { trace_id: RUN, span_id: [1; 8], sampled: true };
+                let root = Parent::Root(TraceContext { trace_id: RUN, span_id: [1; 8], sampled: true });
                 let span = tracer.span(SpanSpec::new("work", root));
                 span.instrument(async {
                     end.notified().await;

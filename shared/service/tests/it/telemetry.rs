@@ -17,6 +17,11 @@ fn common(endpoint: &str) -> Common {
     Common { otlp_endpoint: endpoint.into(), ..Common::default() }
 }
 
+/// The root of the run's trace.
+fn root(sampled: bool) -> TraceContext {
+    TraceContext { trace_id: RUN, span_id: ROOT, sampled }
+}
+
 #[tokio::test]
 async fn a_run_is_one_trace_through_several_services_of_one_process() {
     let mut collector = Collector::start().await;
@@ -27,7 +32,7 @@ async fn a_run_is_one_trace_through_several_services_of_one_process() {
     let outside = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let root = ingress.tracer().span(
-        SpanSpec::new("invoke_agent ci-keeper", Parent::Root { trace_id: RUN, span_id: ROOT, sampled: true })
+        SpanSpec::new("invoke_agent ci-keeper", Parent::Root(root(true)))
             .attribute(genai::OPERATION_NAME, genai::INVOKE_AGENT)
             .link(Link::to(outside))
             .start(start),
@@ -40,7 +45,7 @@ async fn a_run_is_one_trace_through_several_services_of_one_process() {
     let chat = planner.tracer().span(spec.kind(SpanKind::Client));
     chat.set_attribute(genai::USAGE_INPUT_TOKENS, 42_i64);
     chat.record_error("timeout", "no answer in 60 s");
-    let parent = Parent::Ids { trace_id: RUN, span_id: chat.span_id(), sampled: true };
+    let parent = Parent::Span(chat.context());
     let tool = planner.tracer().span(SpanSpec::new("execute_tool shell.run", parent));
     let (chat_id, tool_id) = (chat.span_id(), tool.span_id());
     tool.end();
@@ -78,7 +83,7 @@ async fn the_sampling_decision_is_the_parents() {
     let mut collector = Collector::start().await;
     let telemetry = Telemetry::init("planner", &common(&collector.endpoint)).unwrap();
     let tracer = telemetry.tracer();
-    let root = Parent::Root { trace_id: RUN, span_id: ROOT, sampled: false };
+    let root = Parent::Root(root(false));
     let dropped = tracer.span(SpanSpec::new("dropped", root));
     assert!(!dropped.is_recording());
     let traceparent = dropped.traceparent();
@@ -98,7 +103,7 @@ async fn the_sampling_decision_is_the_parents() {
 #[tokio::test]
 async fn without_a_collector_ids_are_made_all_the_same() {
     let telemetry = Telemetry::init("planner", &common("")).unwrap();
-    let root = Parent::Root { trace_id: RUN, span_id: ROOT, sampled: true };
+    let root = Parent::Root(root(true));
     let root = telemetry.tracer().span(SpanSpec::new("root", root));
     assert!(!root.is_recording());
     let text = "00-019372756e2d69642d62797465730007-726f6f742d696421-01";

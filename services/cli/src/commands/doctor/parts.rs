@@ -85,7 +85,7 @@ pub fn clock(whose: &str, ahead_ms: i64) -> Check {
 }
 
 async fn redis(common: &Common) -> Check {
-    match engine::redis_state(common.redis_url.expose(), &common.namespace).await {
+    match engine::redis_state(common.redis_url.expose(), common.namespace.as_str()).await {
         Ok(state) if state.max_bytes > 0 && state.used_bytes > state.max_bytes / 100 * FULL_PERCENT => Check::wrong(
             "redis",
             format!("uses {} of {} MiB", state.used_bytes >> 20, state.max_bytes >> 20),
