@@ -3,8 +3,7 @@
 //! A message only says where to look: what is to be done follows from the run as the log has it. Whoever holds the lease
 //! `call/<id>` works on the call; if that lies, the log settles it.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{Delivery, HandlerResult, Outcome};
@@ -19,6 +18,7 @@ use service::Tracer;
 
 use crate::activity::{Activities, Activity};
 use crate::beside::{Entry, Held, Locks};
+use crate::claims::{Claim, Claims};
 use crate::doorbell::Doorbell;
 use crate::evidence;
 use crate::followed::Following;
@@ -61,7 +61,7 @@ pub(crate) struct Dispatcher {
     /// Calls that something is in the way of.
     pub parked: Parked,
     /// Calls that this process works on.
-    pub claimed: Mutex<HashSet<CallId>>,
+    pub claims: Claims,
 }
 
 /// What comes of one turn of a call.
@@ -75,18 +75,6 @@ pub(crate) enum Next {
 
 impl Next {
     pub const ACK: Self = Self::Done(Outcome::Ack);
-}
-
-/// Keeps a call from being worked on twice by one process.
-struct Claim<'a> {
-    claimed: &'a Mutex<HashSet<CallId>>,
-    call: CallId,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.call);
-    }
 }
 
 impl Dispatcher {
@@ -371,10 +359,9 @@ impl Dispatcher {
         Task::new(&self.tracer, state, call, None, None)
     }
 
+    /// The call, if nobody in this process is at it or follows it.
     fn claim(&self, call: CallId) -> Option<Claim<'_>> {
-        let new = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(call);
-        (new && !self.activities.follows(call) && !self.following.has(call))
-            .then_some(Claim { claimed: &self.claimed, call })
+        self.claims.take(call).filter(|_| !self.activities.follows(call) && !self.following.has(call))
     }
 }
 
@@ -397,10 +384,5 @@ fn held(call: &Call) -> Outcome {
 
 /// What is down will be up again; what else fails is not the message's fault either, but must not go on for ever.
 fn settle_error(error: SubmitError) -> HandlerResult {
-    if error.is_transient() {
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        Ok(Outcome::Defer { after: None, reason: format!("{error}{cause}") })
-    } else {
-        Err(error.into())
-    }
+    if error.is_transient() { Ok(Outcome::defer(service::chain(&error))) } else { Err(error.into()) }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bus::Outcome;
 use engine::{Filter, SubmitError};
-use kernel::call::{Call, CallRequest, CallStatus, Evidence, Observation, SignalCounts};
+use kernel::call::{Call, CallRequest, Evidence, Observation, SignalCounts};
 use kernel::command::Command;
 use kernel::tool::{CallKind, Effect};
 use kernel::wait::{Condition, ExternalPattern, Verify, Wait};
@@ -148,32 +148,20 @@ impl Dispatcher {
 /// The question as a call: the pipeline judges calls. It is in no log.
 fn pseudo_call(state: &RunState, wait: &Wait, number: usize, verify: &Verify, tool: Option<&Tool>) -> Call {
     let name = format!("verify/{}/{number}", wait.wait_id);
-    Call {
-        request: CallRequest {
-            call_id: CallId::derive(state.run_id, &name),
-            tool: tool.map_or_else(|| verify.tool.clone(), |tool| tool.spec.name.clone()),
-            arguments: verify.arguments.clone(),
-            kind: CallKind::Call,
-            effect: Effect::Read,
-            idempotent: true,
-            schema_digest: tool.map(|tool| tool.digest.clone()).unwrap_or_default(),
-            // A model wrote it down, having seen all that the run has.
-            trust: state.lowest_trust,
-            timeout: tool.map(|tool| tool.spec.timeout).unwrap_or_default(),
-            compensation: Default::default(),
-        },
-        turn_id: TurnId::derive(state.run_id, &name),
-        asked: state.seq,
-        status: CallStatus::Requested,
-        attempts: 0,
-        started_at: None,
-        executor: None,
-        approval_id: None,
-        grant: None,
-        failed_attempts: 0,
-        put_off: None,
-        handle: None,
-    }
+    let request = CallRequest {
+        call_id: CallId::derive(state.run_id, &name),
+        tool: tool.map_or_else(|| verify.tool.clone(), |tool| tool.spec.name.clone()),
+        arguments: verify.arguments.clone(),
+        kind: CallKind::Call,
+        effect: Effect::Read,
+        idempotent: true,
+        schema_digest: tool.map(|tool| tool.digest.clone()).unwrap_or_default(),
+        // A model wrote it down, having seen all that the run has.
+        trust: state.lowest_trust,
+        timeout: tool.map(|tool| tool.spec.timeout).unwrap_or_default(),
+        compensation: Default::default(),
+    };
+    Call::requested(request, TurnId::derive(state.run_id, &name), state.seq)
 }
 
 fn observation(phase: &str, changed: String, decision: Option<String>, answer: String, verify: &Verify) -> Observation {

@@ -67,3 +67,13 @@ async fn one_call_finds_out_whether_a_target_is_well_again() {
     assert_eq!((once(4).await, once(5).await), (String::new(), String::new()));
     house.close(executors).await;
 }
+
+#[tokio::test]
+async fn a_limit_that_makes_no_sense_is_a_fault_of_the_configuration() {
+    let house = House::new(&[], &[], "{}").await;
+    let executor = house.executor_with(Config { rate_limits: vec!["many".to_owned()], ..house.config() });
+    executor.finished().await;
+    let error = executor.stop().await.unwrap_err();
+    assert!(error.is_config() && error.to_string().contains("rate_limits"), "{error}");
+    house.close(Vec::new()).await;
+}
