@@ -1,5 +1,7 @@
 //! Attribute names of the OpenTelemetry semantic conventions for generative AI (v1.41), and the few of Escapement's own.
 
+use opentelemetry::{Array, StringValue, Value};
+
 /// What is done: [`INVOKE_AGENT`], [`CHAT`], [`EXECUTE_TOOL`].
 pub const OPERATION_NAME: &str = "gen_ai.operation.name";
 /// Who offers the model: `openai`, `anthropic`, `gcp.gemini`, or a custom name such as `scripted`.
@@ -62,3 +64,8 @@ pub const TURN_ID: &str = "escapement.turn.id";
 pub const TENANT: &str = "escapement.tenant";
 /// Escapement's own: the event that caused the operation.
 pub const EVENT_ID: &str = "escapement.event.id";
+
+/// A list of texts, which the conventions want for some attributes.
+pub fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Value {
+    Value::Array(Array::String(texts.into_iter().map(|text| StringValue::from(text.to_owned())).collect()))
+}
