@@ -12,27 +12,9 @@ const SOURCE: &str = "operator:loadtest";
 
 /// A run of an agent.
 pub fn create(agent: &str, digest: &str) -> Command {
-    Command::Create(Box::new(CreateRun {
-        created: RunCreated {
-            tenant: TenantId::default(),
-            agent: agent.to_owned(),
-            agent_digest: digest.to_owned(),
-            objective: said("measure the door"),
-            input: said("measure the door"),
-            acceptance: Vec::new(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
-            sampled: false,
-            trigger: None,
-            parent: None,
-            roles: Vec::new(),
-            tools: None,
-        },
-        hold: None,
-    }))
+    let asked = said("measure the door");
+    let created = RunCreated::new(TenantId::default(), agent, digest, asked.clone(), asked);
+    Command::Create(Box::new(CreateRun { created, hold: None }))
 }
 
 /// A message of the operator, which wakes.
@@ -58,28 +40,8 @@ pub fn turn(state: &RunState, say: usize, wait: WaitRequest) -> Option<Command> 
 }
 
 fn outcome(state: &RunState, fill: impl FnOnce(&mut TurnOutcome)) -> Option<Command> {
-    let mut outcome = TurnOutcome {
-        turn_id: state.turn.as_ref()?.turn_id,
-        based_on: state.seq,
-        model: "loadtest".to_owned(),
-        text: None,
-        calls: Vec::new(),
-        wait: None,
-        spawns: Vec::new(),
-        plan: None,
-        say: Vec::new(),
-        question: None,
-        artifacts: Vec::new(),
-        memories: Vec::new(),
-        skills: Vec::new(),
-        end: None,
-        usage: Default::default(),
-        trust: Trust::Operator,
-        manifest: Default::default(),
-        finish_reason: None,
-        model_ms: 0,
-        failures: Vec::new(),
-    };
+    let turn_id = state.turn.as_ref()?.turn_id;
+    let mut outcome = TurnOutcome::empty(turn_id, state.seq, "loadtest", Trust::Operator);
     fill(&mut outcome);
     Some(Command::CommitTurn(Box::new(outcome)))
 }

@@ -131,26 +131,13 @@ impl Reading<'_> {
     fn blank(&self, answer: &Answer) -> TurnOutcome {
         let text = kernel::excerpt(answer.text.trim(), TEXT_BYTES);
         TurnOutcome {
-            turn_id: self.turn_id,
-            based_on: self.slice.based_on,
-            model: self.model.to_owned(),
             text: (!text.is_empty()).then(|| self.block(text)),
-            calls: Vec::new(),
-            wait: None,
-            spawns: Vec::new(),
-            plan: None,
-            say: Vec::new(),
-            question: None,
-            artifacts: Vec::new(),
-            memories: Vec::new(),
-            skills: Vec::new(),
-            end: None,
             usage: self.usage,
-            trust: self.slice.trust,
             manifest: self.slice.manifest.clone(),
             finish_reason: Some(answer.finish.as_str().to_owned()),
             model_ms: self.model_ms,
             failures: self.failures.to_vec(),
+            ..TurnOutcome::empty(self.turn_id, self.slice.based_on, self.model, self.slice.trust)
         }
     }
 }

@@ -39,11 +39,6 @@ impl NewRun {
         // Somebody started it, so somebody can be asked; a child's parent goes by what it has set aside.
         let asks = Limits { at_limit: Some(AtLimit::Ask), ..Limits::default() };
         RunCreated {
-            tenant: self.tenant,
-            agent: agent.name.clone(),
-            agent_digest: digest.to_owned(),
-            objective: self.objective,
-            input: self.input,
             acceptance,
             limits: agent.budget.stricter(&self.limits).or(&asks),
             conversation_id: self.conversation_id,
@@ -52,9 +47,8 @@ impl NewRun {
             debounce: agent.debounce,
             sampled,
             trigger: self.trigger,
-            parent: None,
             roles: self.roles,
-            tools: None,
+            ..RunCreated::new(self.tenant, &agent.name, digest, self.objective, self.input)
         }
     }
 }

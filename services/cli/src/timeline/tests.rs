@@ -143,24 +143,9 @@ fn external() -> ExternalRef {
 }
 
 fn created(trigger: Option<ExternalRef>) -> RunCreated {
-    RunCreated {
-        tenant: Default::default(),
-        agent: "ci-keeper".into(),
-        agent_digest: "d".into(),
-        objective: block("Get its pipeline green, then merge its pull request.", Trust::Operator),
-        input: block("{\"specversion\": \"1.0\",\n \"data\": {\"ref\": \"refs/heads/fix\"}}", Trust::Untrusted),
-        acceptance: Vec::new(),
-        limits: Default::default(),
-        conversation_id: None,
-        metadata: Default::default(),
-        parallel_wake: Default::default(),
-        debounce: Default::default(),
-        sampled: true,
-        trigger,
-        parent: None,
-        roles: Vec::new(),
-        tools: None,
-    }
+    let objective = block("Get its pipeline green, then merge its pull request.", Trust::Operator);
+    let input = block("{\"specversion\": \"1.0\",\n \"data\": {\"ref\": \"refs/heads/fix\"}}", Trust::Untrusted);
+    RunCreated { trigger, ..RunCreated::new(Default::default(), "ci-keeper", "d", objective, input) }
 }
 
 /// The main job, shortened.

@@ -14,7 +14,6 @@ use kernel::{
     drift::Remedy,
     event::PaidFor,
     report::Report,
-    slice::Manifest,
 };
 use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
@@ -356,26 +355,6 @@ fn describe(outcome: &TurnOutcome) -> Value {
 
 /// An outcome that the runtime itself has: nothing but a question.
 fn runtime_outcome(state: &RunState, turn_id: TurnId, question: Approval) -> TurnOutcome {
-    TurnOutcome {
-        turn_id,
-        based_on: state.seq,
-        model: "runtime".to_owned(),
-        text: None,
-        calls: Vec::new(),
-        wait: None,
-        spawns: Vec::new(),
-        plan: None,
-        say: Vec::new(),
-        question: Some(question),
-        artifacts: Vec::new(),
-        memories: Vec::new(),
-        skills: Vec::new(),
-        end: None,
-        usage: Usage::default(),
-        trust: state.lowest_trust.join(Trust::System),
-        manifest: Manifest::default(),
-        finish_reason: None,
-        model_ms: 0,
-        failures: Vec::new(),
-    }
+    let trust = state.lowest_trust.join(Trust::System);
+    TurnOutcome { question: Some(question), ..TurnOutcome::empty(turn_id, state.seq, "runtime", trust) }
 }

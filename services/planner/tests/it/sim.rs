@@ -63,22 +63,11 @@ impl Sim {
     pub fn start(agent: AgentSpec, objective: Block, input: Block, scenarios: PathBuf) -> Self {
         let now = Timestamp::UNIX_EPOCH;
         let created = RunCreated {
-            tenant: Default::default(),
-            agent: agent.name.clone(),
-            agent_digest: "digest of the agent".to_owned(),
-            objective,
-            input,
             acceptance: agent.acceptance.clone(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
             parallel_wake: agent.parallel_wake,
             debounce: agent.debounce,
             sampled: true,
-            trigger: None,
-            parent: None,
-            roles: Vec::new(),
-            tools: None,
+            ..RunCreated::new(Default::default(), &agent.name, "digest of the agent", objective, input)
         };
         let create = Command::Create(Box::new(CreateRun { created, hold: None }));
         let state = kernel::decide(RunId::mint(), None, &create, now).unwrap().state;

@@ -6,10 +6,8 @@ use bus::{CloudEvent, Outgoing};
 use engine::{Engine, SubmitError, testing::TestStack};
 use kernel::{
     Block, Cause, Command, EventData, Rejection, Role, RunId, Status, TenantId, Trust,
-    budget::Usage,
     command::{AddMessage, ByOperator, CreateRun, TurnOutcome, WaitRequest},
     event::RunCreated,
-    slice::Manifest,
     wait::{Condition, ExternalPattern, WaitExpr},
 };
 use sqlx::Row;
@@ -19,27 +17,8 @@ pub fn block(text: &str) -> Block {
 }
 
 pub fn create(objective: &str) -> Command {
-    Command::Create(Box::new(CreateRun {
-        created: RunCreated {
-            tenant: TenantId::default(),
-            agent: "tester".into(),
-            agent_digest: "digest".into(),
-            objective: block(objective),
-            input: block("begin"),
-            acceptance: Vec::new(),
-            limits: Default::default(),
-            conversation_id: None,
-            metadata: Default::default(),
-            parallel_wake: Default::default(),
-            debounce: Default::default(),
-            sampled: true,
-            trigger: None,
-            parent: None,
-            roles: Vec::new(),
-            tools: None,
-        },
-        hold: None,
-    }))
+    let created = RunCreated::new(TenantId::default(), "tester", "digest", block(objective), block("begin"));
+    Command::Create(Box::new(CreateRun { created: RunCreated { sampled: true, ..created }, hold: None }))
 }
 
 pub fn message(text: &str) -> Command {
@@ -58,28 +37,9 @@ pub fn wait_for_forge(state: &kernel::RunState, subject: &str, filter: Option<&s
     };
     let on = WaitExpr::from(Condition::External(pattern));
     let wait = WaitRequest { on, why: "to see".into(), assumes: None, expects: None, deadline: None };
-    Command::CommitTurn(Box::new(TurnOutcome {
-        turn_id: state.turn.as_ref().unwrap().turn_id,
-        based_on: state.seq,
-        model: "scripted:test".into(),
-        text: None,
-        calls: Vec::new(),
-        wait: Some(wait),
-        spawns: Vec::new(),
-        plan: None,
-        say: Vec::new(),
-        question: None,
-        artifacts: Vec::new(),
-        memories: Vec::new(),
-        skills: Vec::new(),
-        end: None,
-        usage: Usage::default(),
-        trust: Trust::Operator,
-        manifest: Manifest::default(),
-        finish_reason: None,
-        model_ms: 0,
-        failures: Vec::new(),
-    }))
+    let turn_id = state.turn.as_ref().unwrap().turn_id;
+    let outcome = TurnOutcome::empty(turn_id, state.seq, "scripted:test", Trust::Operator);
+    Command::CommitTurn(Box::new(TurnOutcome { wait: Some(wait), ..outcome }))
 }
 
 pub fn forge_event(id: &str, subject: &str, ok: bool) -> CloudEvent {
