@@ -7,6 +7,8 @@ mod calls;
 mod economics;
 mod line;
 mod people;
+mod runs;
+mod steering;
 #[cfg(test)]
 mod tests;
 pub mod words;
@@ -16,7 +18,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use kernel::{
     ApprovalId, CallId, EventData, TimerId,
-    event::{Ending, ExternalRef, PlanStep, RunCreated, RunRunnable, Speaker, StepStatus, TurnCompleted},
+    event::{ExternalRef, PlanStep, RunCreated, RunRunnable, Speaker, TurnCompleted},
     wait::{Condition, Wait, WaitExpr},
 };
 
@@ -121,7 +123,6 @@ impl Timeline {
     fn line(&mut self, event: &EventView, data: &EventData) -> Option<Line> {
         match data {
             EventData::RunCreated(created) => Some(started(event, created)),
-            EventData::RunQueued(queued) => Some(Line::new('…', "queued", Paint::Warn).say(&queued.reason)),
             EventData::RunRunnable(runnable) => self.woken(event, runnable),
             EventData::TurnCompleted(turn) => Some(turn_line(turn)),
             EventData::TurnRejected(turn) => {
@@ -141,11 +142,6 @@ impl Timeline {
                 }
                 Speaker::Agent => Line::new('❝', "says", Paint::Model).say(&message.block.text),
             }),
-            EventData::PlanUpdated(plan) => {
-                let before = std::mem::replace(&mut self.plan, plan.steps.clone());
-                let line = plan_line(&before, &plan.steps);
-                Some(plan.reason.iter().fold(line, |line, reason| line.aside(format!("— {reason}"))))
-            }
             EventData::WaitRegistered(registered) => Some(self.waits(event, &registered.wait)),
             EventData::WaitExpired(_) => {
                 self.waker = Some("its own deadline".to_owned());
@@ -170,72 +166,11 @@ impl Timeline {
             }
             EventData::ArtifactCreated(kept) => Some(artifact_line(&kept.artifact)),
             EventData::ArtifactUpdated(kept) => Some(artifact_line(&kept.artifact)),
-            EventData::BudgetExceeded(exceeded) => {
-                let line = Line::new('!', "budget", Paint::Bad).say(format!("{} used up", wire(&exceeded.limit)));
-                Some(if exceeded.ask.is_some() {
-                    line.aside("stops, and asks whether it may have as much again")
-                } else {
-                    line
-                })
-            }
-            EventData::BudgetChanged(changed) => {
-                Some(Line::new('!', "budget", Paint::Person).say(format!("changed by {}", changed.by)))
-            }
-            EventData::TrustDeclassified(vouched) => {
-                let line = Line::new('✓', "trust", Paint::Person).say(format!("{} vouches for", vouched.by));
-                Some(line.aside(vouched.reason.clone()).below(Paint::Dim, quoted(&vouched.text)))
-            }
-            EventData::RunForked(forked) => {
-                let effects = if forked.effects { "with effects" } else { "effects are simulated" };
-                let origin = forked.origin;
-                let words = format!("goes on from turn {} of {}", origin.turn, origin.run_id);
-                Some(Line::new('⑂', "fork", Paint::Person).say(words).aside(effects))
-            }
-            EventData::RunRevised(revised) => {
-                let what = revised.objective.as_ref().map(|objective| objective.text.clone()).unwrap_or_default();
-                Some(Line::new('±', "revised", Paint::Person).say(format!("by {}", revised.by)).say(what))
-            }
-            EventData::AcceptanceRequested(requested) => {
-                let line = Line::new('?', "done?", Paint::World).say(&requested.summary.text);
-                Some(line.aside(format!("{} criteria are looked into", requested.checks.len())))
-            }
-            EventData::AcceptanceJudged(judged) => Some(judged_line(judged)),
-            EventData::ContextCompacted(compacted) => {
-                let what = if compacted.summary.is_some() {
-                    "history is summarised"
-                } else {
-                    "a summary would not be shorter"
-                };
-                let line = Line::new('≡', "compacted", Paint::Dim).say(what);
-                let line = line.aside(format!("{} to {} tokens", compacted.before_tokens, compacted.after_tokens));
-                Some(compacted.not_reset.iter().fold(line, |line, why| line.aside(format!("no new beginning: {why}"))))
-            }
-            EventData::ContextReset(reset) => {
-                let line = Line::new('≡', "reset", Paint::Warn).say(format!("begins anew with {}", reset.handoff.name));
-                Some(line.aside(format!("{} to {} tokens", reset.before_tokens, reset.after_tokens)))
-            }
-            EventData::DriftNoticed(noticed) => {
-                let line = Line::new('↻', "circles", Paint::Warn).say(&noticed.detail);
-                Some(line.aside(noticed.remedy.as_str()))
-            }
-            EventData::RunPaused(paused) => {
-                Some(Line::new('‖', "paused", Paint::Warn).say(format!("by {}", paused.by)))
-            }
-            EventData::RunResumed(resumed) => {
-                Some(Line::new('▷', "resumed", Paint::Good).say(format!("by {}", resumed.by)))
-            }
-            EventData::RunCancelRequested(requested) => {
-                let (calls, children) = (requested.open_calls.len(), requested.open_children.len());
-                let open = match children {
-                    0 => format!("{calls} calls have to stop"),
-                    _ => format!("{calls} calls and {children} child runs have to stop"),
-                };
-                Some(ending_line('◌', "ending", Paint::Warn, &requested.ending).aside(open))
-            }
-            EventData::RunCompleted(end) => Some(ending_line('●', "completed", Paint::Good, &end.ending)),
-            EventData::RunFailed(end) => Some(ending_line('●', "failed", Paint::Bad, &end.ending)),
-            EventData::RunCancelled(end) => Some(ending_line('●', "cancelled", Paint::Bad, &end.ending)),
-            _ => self.call_line(event, data).or_else(|| self.question_line(event, data)),
+            _ => self
+                .call_line(event, data)
+                .or_else(|| self.question_line(event, data))
+                .or_else(|| self.steering_line(data))
+                .or_else(|| runs::line(data)),
         }
     }
 
@@ -313,45 +248,9 @@ fn turn_line(turn: &TurnCompleted) -> Line {
     }
 }
 
-/// The plan; of one that is told again, only the steps that went on.
-fn plan_line(before: &[PlanStep], steps: &[PlanStep]) -> Line {
-    let same = before.len() == steps.len() && before.iter().zip(steps).all(|(old, new)| old.title == new.title);
-    let moved = |place: usize, step: &PlanStep| !same || before.get(place).is_none_or(|old| old.status != step.status);
-    let done = steps.iter().filter(|step| step.status == StepStatus::Done).count();
-    let line = Line::new('☰', "plan", Paint::Model).say(format!("{done}/{}", steps.len()));
-    steps.iter().enumerate().filter(|(place, step)| moved(*place, step)).fold(line, |line, (_, step)| {
-        let (mark, paint) = match step.status {
-            StepStatus::Pending => ('○', Paint::Plain),
-            StepStatus::InProgress => ('◐', Paint::Bold),
-            StepStatus::Done => ('●', Paint::Good),
-            StepStatus::Dropped => ('×', Paint::Bad),
-        };
-        line.painted(paint, format!(" {mark} {}", step.title))
-    })
-}
-
-/// What came of looking into the criteria.
-fn judged_line(judged: &kernel::event::AcceptanceJudged) -> Line {
-    let held = judged.verdicts.iter().filter(|verdict| verdict.passed).count();
-    let (glyph, label, paint) =
-        if judged.accepted { ('✓', "verified", Paint::Good) } else { ('✗', "not done", Paint::Bad) };
-    let line = Line::new(glyph, label, paint).say(format!("{held} of {} criteria hold", judged.verdicts.len()));
-    let failed = judged.verdicts.iter().filter(|verdict| !verdict.passed);
-    failed.fold(line, |line, verdict| {
-        line.below(Paint::Dim, quoted(&format!("{}: {}", verdict.how, verdict.evidence.text)))
-    })
-}
-
 fn artifact_line(artifact: &kernel::call::ArtifactRef) -> Line {
     let line = Line::new('▣', "artifact", Paint::Good).stress(&artifact.name);
     line.aside(format!("version {}, {}", artifact.version, bytes(artifact.bytes)))
-}
-
-fn ending_line(glyph: char, label: &'static str, paint: Paint, ending: &Ending) -> Line {
-    let text: Vec<_> = ending.text.text.lines().collect();
-    let first = text.first().copied().unwrap_or_default();
-    let rest = text.get(1..).unwrap_or_default().join("\n");
-    Line::new(glyph, label, paint).stress(first).aside(wire(&ending.rule)).below(Paint::Plain, quoted(&rest))
 }
 
 fn name_of(external: &ExternalRef) -> String {
@@ -372,10 +271,4 @@ fn quoted(text: &str) -> String {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let shown = lines.iter().take(QUOTED).copied().collect::<Vec<_>>().join("\n");
     if lines.len() > QUOTED { format!("{shown}\n… {} lines more", lines.len() - QUOTED) } else { shown }
-}
-
-/// The name on the wire, as words.
-fn wire(value: &impl serde::Serialize) -> String {
-    let value = serde_json::to_value(value).unwrap_or_default();
-    value.as_str().unwrap_or_default().replace('_', " ")
 }

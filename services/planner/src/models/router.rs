@@ -14,7 +14,7 @@ use kernel::{
     budget::{Spent, Usage},
     model::{ModelFailure, note},
 };
-use service::{Parent, Span, SpanSpec, Tracer, telemetry::SpanKind, telemetry::genai};
+use service::{Parent, Span, SpanSpec, TraceContext, Tracer, telemetry::SpanKind, telemetry::genai};
 
 use super::{
     Answer, ModelError, ModelName, OnDelta, Piece, Prompt, Provider, Rule, TurnKind,
@@ -83,6 +83,16 @@ pub struct Unanswered {
     pub usage: Usage,
 }
 
+/// What all calls for one answer have in common.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    agent: &'a AgentSpec,
+    prompt: &'a Prompt,
+    site: &'a CallSite<'a>,
+    tracer: &'a Tracer,
+    on_delta: OnDelta<'a>,
+}
+
 /// What has become of the calls for one answer so far.
 #[derive(Default)]
 struct Tally {
@@ -140,6 +150,7 @@ impl Models {
         tracer: &Tracer,
         on_delta: OnDelta<'_>,
     ) -> Result<Answered, Unanswered> {
+        let asking = Asking { agent, prompt, site, tracer, on_delta };
         let mut tally = Tally::default();
         let mut failure: Option<ModelError> = None;
         let names = route::order(agent, site.kind, site.left, prompt.ask);
@@ -150,7 +161,7 @@ impl Models {
             let is_there = name.split_once(':').map(|(provider, _)| provider) == first_provider;
             let base_url = agent.base_url.as_deref().filter(|_| is_there);
             let asked = match self.open(name, base_url) {
-                Ok(provider) => self.ask(&*provider, prompt, site, agent, tracer, on_delta, &mut tally).await,
+                Ok(provider) => self.ask(&*provider, asking, &mut tally).await,
                 Err(error) => Err(error),
             };
             let error = match asked {
@@ -193,27 +204,22 @@ impl Models {
     }
 
     /// One model, tried again while its failures may pass and there is time.
-    #[expect(clippy::too_many_arguments, reason = "what a call is about, and where it is counted")]
     async fn ask(
         &self,
         provider: &dyn Provider,
-        prompt: &Prompt,
-        site: &CallSite<'_>,
-        agent: &AgentSpec,
-        tracer: &Tracer,
-        on_delta: OnDelta<'_>,
+        asking: Asking<'_>,
         tally: &mut Tally,
     ) -> Result<Answered, ModelError> {
         let began = Instant::now();
         let mut waits = retry::exponential(RETRY_MIN, RETRY_MAX);
         loop {
-            let error = match self.ask_once(provider, prompt, site, agent, tracer, on_delta).await {
+            let error = match self.ask_once(provider, asking).await {
                 Ok(answered) => return Ok(answered),
                 Err(error) => error,
             };
             tally.spent.add(&error.usage);
             // What it said before it failed does not count.
-            on_delta(Piece::Anew);
+            (asking.on_delta)(Piece::Anew);
             if error.kind.rule() != Rule::Retry {
                 return Err(error);
             }
@@ -229,18 +235,10 @@ impl Models {
     }
 
     /// One call: every call to a model goes out here.
-    async fn ask_once(
-        &self,
-        provider: &dyn Provider,
-        prompt: &Prompt,
-        site: &CallSite<'_>,
-        agent: &AgentSpec,
-        tracer: &Tracer,
-        on_delta: OnDelta<'_>,
-    ) -> Result<Answered, ModelError> {
-        let span = open_span(provider, prompt, site, agent, tracer);
+    async fn ask_once(&self, provider: &dyn Provider, asking: Asking<'_>) -> Result<Answered, ModelError> {
+        let span = open_span(provider, asking);
         let began = Instant::now();
-        let result = span.instrument(provider.answer(prompt, on_delta)).await;
+        let result = span.instrument(provider.answer(asking.prompt, asking.on_delta)).await;
         let outcome = result.as_ref().map_or_else(|error| error.kind.as_str(), |_| "answered");
         let labels = [("provider", provider.provider().to_owned()), ("outcome", outcome.to_owned())];
         metrics::counter!("planner_model_calls_total", &labels).increment(1);
@@ -251,12 +249,12 @@ impl Models {
             Err(mut error) => {
                 span.record_error(error.kind.as_str(), &error);
                 if error.usage.tokens() > 0 {
-                    self.price(provider, agent, site, &mut error.usage);
+                    self.price(provider, asking, &mut error.usage);
                 }
                 return Err(error);
             }
         };
-        self.price(provider, agent, site, &mut answer.usage);
+        self.price(provider, asking, &mut answer.usage);
         if !answer.others.is_empty() {
             tracing::debug!(model = provider.model(), others = ?answer.others, "content that is nothing to the runtime");
         }
@@ -270,7 +268,7 @@ impl Models {
         })
     }
 
-    fn price(&self, provider: &dyn Provider, agent: &AgentSpec, site: &CallSite<'_>, usage: &mut Usage) {
+    fn price(&self, provider: &dyn Provider, Asking { agent, site, .. }: Asking<'_>, usage: &mut Usage) {
         usage.model_calls = 1;
         match self.prices.cost(provider.provider(), provider.model(), usage) {
             Some(cost) => usage.cost_microusd = cost,
@@ -331,20 +329,10 @@ impl Models {
     }
 }
 
-fn open_span(
-    provider: &dyn Provider,
-    prompt: &Prompt,
-    site: &CallSite<'_>,
-    agent: &AgentSpec,
-    tracer: &Tracer,
-) -> Span {
+fn open_span(provider: &dyn Provider, Asking { agent, prompt, site, tracer, .. }: Asking<'_>) -> Span {
     let parent = match site.traceparent {
         Some(traceparent) => Parent::Traceparent(traceparent),
-        None => Parent::Ids {
-            trace_id: *prompt.run_id.0.as_bytes(),
-            span_id: prompt.run_id.root_span_id(),
-            sampled: site.sampled,
-        },
+        None => Parent::Span(TraceContext::of_run(prompt.run_id, site.sampled)),
     };
     let max_tokens = i64::try_from(prompt.max_output_tokens).unwrap_or(i64::MAX);
     tracer.span(

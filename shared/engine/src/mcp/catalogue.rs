@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use kernel::{CallId, RunId, Timestamp, tool::ToolSpec};
-use sqlx::{Row as _, postgres::PgRow};
+use sqlx::{PgConnection, Row as _, postgres::PgRow};
 
 use crate::{
     digest::digest,
@@ -128,20 +128,7 @@ impl McpCatalogue {
         .and_then(|rows| rows.iter().map(|row| row.try_get(0)).collect())
         .map_err(failed())?;
         if !closed.is_empty() {
-            sqlx::query(
-                "delete from mcp_tools where server = $1 and valid_to is not null and (name, valid_from) not in (
-                     select name, valid_from from (
-                         select name, valid_from, row_number() over (partition by name order by valid_from desc) as place,
-                                row_number() over (order by valid_to desc, name) as rank
-                         from mcp_tools where server = $1 and valid_to is not null
-                     ) closed where place <= $2 and rank <= $3)",
-            )
-            .bind(server)
-            .bind(KEPT)
-            .bind(KEPT_OF_SERVER)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed())?;
+            forget_old(&mut transaction, server).await.map_err(failed())?;
         }
         transaction.commit().await.map_err(failed())?;
         changed.sort_unstable();
@@ -282,6 +269,24 @@ impl McpCatalogue {
         let row = Cells(&row);
         Ok(Some(McpTask { server: row.get("server").map_err(read())?, task_id: row.get("task_id").map_err(read())? }))
     }
+}
+
+/// Removes what a server offered once and nobody holds on to any longer.
+async fn forget_old(connection: &mut PgConnection, server: &str) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "delete from mcp_tools where server = $1 and valid_to is not null and (name, valid_from) not in (
+             select name, valid_from from (
+                 select name, valid_from, row_number() over (partition by name order by valid_from desc) as place,
+                        row_number() over (order by valid_to desc, name) as rank
+                 from mcp_tools where server = $1 and valid_to is not null
+             ) closed where place <= $2 and rank <= $3)",
+    )
+    .bind(server)
+    .bind(KEPT)
+    .bind(KEPT_OF_SERVER)
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 fn tool(row: &PgRow) -> Result<McpTool, sqlx::Error> {
