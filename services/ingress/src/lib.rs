@@ -28,6 +28,7 @@ mod problem;
 mod runs;
 mod snapshot;
 mod stream;
+mod tails;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +67,7 @@ use pacing::{Pacing, Strangers};
 use runs::Runs;
 use snapshot::Snapshots;
 use stream::Streams;
+use tails::Tails;
 
 pub use api::openapi::text as openapi;
 pub use config::{AuthMode, Config};
@@ -102,6 +104,7 @@ pub enum Error {
 pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = Arc::clone(&ctx.config);
     config.check()?;
+    make_room_for_streams();
     let tokens = token_file(&ctx)?;
     let hooks = hooks(&ctx)?;
     let engine = ctx
@@ -153,6 +156,14 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Each open stream takes a file descriptor.
+fn make_room_for_streams() {
+    match service::raise_open_files() {
+        Ok(most) => tracing::debug!(most, "so many files and connections may be open at once"),
+        Err(error) => tracing::warn!(%error, "can't raise the limit of open files; each open stream takes one"),
+    }
+}
+
 fn event_limits(body: usize) -> CloudEventLimits {
     CloudEventLimits { max_bytes: body, ..CloudEventLimits::default() }
 }
@@ -199,7 +210,10 @@ fn resources(
     let (reads, bus) = (engine.reads(), engine.bus().clone());
     let logs = Logs::new(&bus, config.log_records_per_second);
     ctx.shutdown.spawn_background(logs.clone().follow_readers(bus.clone(), ctx.shutdown.closing()));
-    let streams = Streams::new(engine, live, config.heartbeat(), ctx.shutdown.stopping());
+    let tails = Tails::new(engine);
+    ctx.shutdown.spawn_background(tails.clone().look(config.heartbeat(), ctx.shutdown.closing()));
+    let snapshots = Snapshots::new(engine).linking(&config.trace_url);
+    let streams = Streams::new(snapshots.clone(), tails, live, config.heartbeat(), ctx.shutdown.stopping());
     let limits = event_limits(config.body_limit_bytes);
     let common = &config.common;
     let artifacts = ArtifactsApi::new(engine, &common.artifact_url, common.internal_token.clone())?;
@@ -209,14 +223,14 @@ fn resources(
         api::runs::router(RunsApi {
             runs: runs.clone(),
             reads: reads.clone(),
-            snapshots: Snapshots::new(engine),
+            snapshots: snapshots.clone(),
             idempotency: engine.idempotency(),
         }),
         api::events::router(EventsApi { reads: reads.clone(), streams }),
         api::control::router(control.clone()),
         api::bulk::router(control),
         api::forks::router(ForksApi { engine: engine.clone(), runs: runs.clone(), idempotency: engine.idempotency() }),
-        api::conversations::router(ConversationsApi { reads: reads.clone(), snapshots: Snapshots::new(engine) }),
+        api::conversations::router(ConversationsApi { reads: reads.clone(), snapshots }),
         api::dlq::router(bus.clone()),
         api::triggers::router(TriggersApi { inbound: inbound.clone(), limits }),
         api::freeze::router(FreezeApi { freezes: engine.freezes(), bus: bus.clone() }),

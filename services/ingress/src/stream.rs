@@ -2,7 +2,7 @@
 //!
 //! Doorbells on NATS only say *that* there is something: what is sent is always read from the log by number, so there is no
 //! gap and no repeat, whatever the bells do. The stream is pulled by its reader: a slow one holds one page of events and one
-//! bounded inbox, and is told to come again when it has missed deltas.
+//! bounded inbox, and is told to come again when it has missed deltas. What many streams can share, they do ([`crate::tails`]).
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,28 +12,17 @@ use std::time::Duration;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
-use bus::{Bus, BusError, subject};
-use engine::{Engine, EngineError, Reads, StoredEvent};
-use futures::StreamExt;
 use kernel::{RunId, Seq, Status, TenantId};
 use serde::Serialize;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use utoipa::ToSchema;
 
-use crate::api::event::EventView;
 use crate::live::{Draft, Inbox, Live};
 use crate::problem::Problem;
 use crate::snapshot::{RunSnapshot, Snapshots};
+use crate::tails::{Follower, PAUSE, Shown, Tails, Unread};
 
-/// Events read at once: what a reader that has stopped reading holds in memory.
-const PAGE: u32 = 256;
-/// The log is looked at once more so soon after the beginning: until then the server may not have known of the subscription.
-const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// How long a log that can't be read is left alone.
-const PAUSE: Duration = Duration::from_secs(1);
 /// What a reader waits before it comes again, in milliseconds.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -41,8 +30,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct Streams {
     snapshots: Snapshots,
-    reads: Reads,
-    bus: Bus,
+    tails: Tails,
     live: Live,
     heartbeat: Duration,
     stopping: CancellationToken,
@@ -69,21 +57,20 @@ pub(crate) struct Resume {
 }
 
 impl Streams {
-    pub(crate) fn new(engine: &Engine, live: Live, heartbeat: Duration, stopping: CancellationToken) -> Self {
-        Self {
-            snapshots: Snapshots::new(engine),
-            reads: engine.reads(),
-            bus: engine.bus().clone(),
-            live,
-            heartbeat,
-            stopping,
-        }
+    pub(crate) fn new(
+        snapshots: Snapshots,
+        tails: Tails,
+        live: Live,
+        heartbeat: Duration,
+        stopping: CancellationToken,
+    ) -> Self {
+        Self { snapshots, tails, live, heartbeat, stopping }
     }
 
     /// A stream of the run, from behind event `last` or, without one, from now on.
     pub(crate) async fn open(&self, tenant: &TenantId, run: RunId, last: Option<Seq>) -> Result<Response, Problem> {
         // First the bells, then the state: what is committed in between rings.
-        let doorbell = Doorbell::listen(&self.bus, tenant, run).await.map_err(|error| {
+        let mut follower = self.tails.follow(tenant, run).await.map_err(|error| {
             tracing::warn!(%error, "can't subscribe to a run");
             Problem::unavailable("bus_unavailable", "the message bus can't be reached at the moment")
         })?;
@@ -98,20 +85,17 @@ impl Streams {
         let after = last.filter(|last| *last <= snapshot.seq);
         let draft = draft.filter(|draft| is_open(&snapshot, draft));
         let seq = snapshot.seq;
+        follower.begin(seq);
         let first = first(&StreamSnapshot { run: snapshot, draft }, after)?;
         let feed = Feed {
-            tenant: tenant.clone(),
-            run,
-            reads: self.reads.clone(),
+            follower,
             after: after.unwrap_or(seq),
             queue: VecDeque::from([first]),
             behind: true,
             done: ended && after.is_none(),
-            doorbell,
             inbox,
             heartbeat: self.heartbeat,
-            next_look: Instant::now() + SECOND_LOOK.min(self.heartbeat),
-            first_look: true,
+            next_beat: Instant::now() + self.heartbeat,
             stopping: self.stopping.clone(),
             _gauge: Gauge::new(),
         };
@@ -152,43 +136,18 @@ fn is_open(snapshot: &RunSnapshot, draft: &Draft) -> bool {
     snapshot.turn.as_ref().is_some_and(|turn| turn.turn_id == draft.turn_id)
 }
 
-/// Rings when an event of the run was committed. May ring for nothing, and may fail to.
-struct Doorbell {
-    rung: Arc<Notify>,
-    _listening: AbortOnDropHandle<()>,
-}
-
-impl Doorbell {
-    async fn listen(bus: &Bus, tenant: &TenantId, run: RunId) -> Result<Self, BusError> {
-        let mut bells = bus.subscribe(&subject::evt_of_run(tenant, run)).await?;
-        let rung = Arc::new(Notify::new());
-        let ring = Arc::clone(&rung);
-        // A task of its own, so that bells don't pile up in front of a reader that has stopped reading.
-        let listening = tokio::spawn(async move {
-            while bells.next().await.is_some() {
-                ring.notify_one();
-            }
-        });
-        Ok(Self { rung, _listening: AbortOnDropHandle::new(listening) })
-    }
-}
-
 /// The events of one stream, one after the other, as its reader takes them.
 struct Feed {
-    tenant: TenantId,
-    run: RunId,
-    reads: Reads,
+    follower: Follower,
     /// The last event that was queued.
     after: Seq,
     queue: VecDeque<Event>,
     /// Whether the log may have more.
     behind: bool,
     done: bool,
-    doorbell: Doorbell,
     inbox: Arc<Inbox>,
     heartbeat: Duration,
-    next_look: Instant,
-    first_look: bool,
+    next_beat: Instant,
     stopping: CancellationToken,
     _gauge: Gauge,
 }
@@ -227,53 +186,36 @@ impl Feed {
         tokio::select! {
             biased;
             () = self.stopping.cancelled() => {}
-            () = self.doorbell.rung.notified() => self.behind = true,
+            () = self.follower.rung() => self.behind = true,
             () = self.inbox.ready() => {}
-            () = tokio::time::sleep_until(self.next_look) => {
-                self.behind = true;
-                self.next_look = Instant::now() + self.heartbeat;
-                if !std::mem::take(&mut self.first_look) {
-                    self.queue.push_back(Event::default().comment("heartbeat"));
-                }
+            () = tokio::time::sleep_until(self.next_beat) => {
+                self.next_beat = Instant::now() + self.heartbeat;
+                self.queue.push_back(Event::default().comment("heartbeat"));
             }
         }
     }
 
     /// Queues a page of the log.
     async fn read(&mut self) {
-        match self.reads.events(&self.tenant, self.run, self.after, PAGE).await {
-            Ok(page) => {
-                self.behind = u32::try_from(page.len()).is_ok_and(|read| read == PAGE);
-                for event in page {
-                    self.queue_event(event);
-                }
+        // The end of the service does not wait for a log that does not answer.
+        let Some(read) = self.stopping.run_until_cancelled(self.follower.read(self.after)).await else { return };
+        match read {
+            Ok((page, more)) => {
+                self.behind = more;
+                page.iter().for_each(|event| self.queue_event(event));
             }
-            Err(error) => self.pause(&error).await,
+            Err(Unread::Now) => self.pause().await,
+            Err(Unread::Ever) => self.resume("unavailable"),
         }
     }
 
-    fn queue_event(&mut self, stored: StoredEvent) {
-        self.after = stored.seq;
-        self.done |= matches!(stored.event_type.as_str(), "run.completed" | "run.failed" | "run.cancelled");
-        let seq = stored.seq;
-        let event = Event::default().id(seq.to_string()).event(&stored.event_type);
-        match event.json_data(EventView::from(stored)) {
-            Ok(event) => self.queue.push_back(event),
-            // A stored event is valid JSON; if it were not, leaving it out in silence would be a gap.
-            Err(error) => {
-                tracing::error!(run_id = %self.run, seq, %error, "an event can't be sent");
-                self.resume("unavailable");
-            }
-        }
+    fn queue_event(&mut self, shown: &Shown) {
+        self.after = shown.seq;
+        self.done |= matches!(shown.event_type.as_str(), "run.completed" | "run.failed" | "run.cancelled");
+        self.queue.push_back(Event::default().id(shown.seq.to_string()).event(&shown.event_type).data(&shown.data));
     }
 
-    async fn pause(&mut self, error: &EngineError) {
-        if !error.is_transient() {
-            tracing::error!(run_id = %self.run, error = error as &dyn std::error::Error, "a stream ends: the log can't be read");
-            self.resume("unavailable");
-            return;
-        }
-        tracing::debug!(run_id = %self.run, error = error as &dyn std::error::Error, "the log can't be read for now");
+    async fn pause(&mut self) {
         self.queue.push_back(Event::default().comment("the log can't be read for now"));
         // The reader hears of it at once; the next try comes when it has taken the comment and the pause is over.
         let _ = self.stopping.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
