@@ -10,26 +10,41 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tower_http::add_extension::AddExtension;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
+use crate::config::ConfigError;
+
 /// Longest time for the head of a request, and between two pieces of its body; an idle connection is kept as long.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most bytes of an answer that wait in this process for a client that does not take them, and the longest head of a request: what
+/// lies in the socket's own buffers comes on top.
+const BUFFER: usize = 128 * 1024;
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The address can't be listened on.
+/// Nobody can be served.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "can't listen on {listen}: {source}. Free the port, or set `listen` (ESC_LISTEN) to another; port 0 takes a free one"
-)]
-pub struct ServeError {
-    listen: SocketAddr,
-    source: io::Error,
+pub enum ServeError {
+    /// The address can't be listened on.
+    #[error(
+        "can't listen on {listen}: {source}. Free the port, or set `listen` (ESC_LISTEN) to another; port 0 takes a free one"
+    )]
+    Listen {
+        /// Where.
+        listen: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The certificate or its key won't do. Not transparent: whoever gives the exit code looks for the source.
+    #[error("TLS is not set up right: {0}")]
+    Tls(#[from] ConfigError),
 }
 
 /// A server that runs. Dropping it closes its connections at once.
@@ -56,25 +71,32 @@ impl HttpServer {
 /// Serves `router` on `listen` (port 0 takes a free port) until `stop` is cancelled; requests that are being answered then
 /// are still answered. Streams without end have to watch for the shutdown themselves.
 ///
-/// A client that is slow to send its head or body is cut off after 30 s. HTTP/1.1 only: TLS and HTTP/2 are a proxy's.
+/// A client that is slow to shake hands, or to send its head or body, is cut off after 30 s. HTTP/1.1 only: HTTP/2 is a proxy's.
 pub async fn http_server(
     listen: SocketAddr,
     router: Router,
+    tls: Option<TlsAcceptor>,
     stop: CancellationToken,
 ) -> Result<HttpServer, ServeError> {
-    let error = |source| ServeError { listen, source };
+    let error = |source| ServeError::Listen { listen, source };
     let listener = TcpListener::bind(listen).await.map_err(error)?;
     let addr = listener.local_addr().map_err(error)?;
-    let serving = serve(listener, router, stop, READ_TIMEOUT);
+    let serving = serve(listener, router, tls, stop, READ_TIMEOUT);
     let task = AbortOnDropHandle::new(tokio::spawn(serving));
     Ok(HttpServer { addr, task })
 }
 
-async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, read: Duration) {
+async fn serve(
+    listener: TcpListener,
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+    read: Duration,
+) {
     let router = router.layer(RequestBodyTimeoutLayer::new(read));
     // HTTP/1 only: told apart by its first bytes, a connection could stay silent for ever.
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(read);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(read).max_buf_size(BUFFER);
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
@@ -86,7 +108,22 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, r
                 Ok((stream, peer)) => {
                     // Whoever asks for it is told where the connection comes from.
                     let router = AddExtension::new(router.clone(), ConnectInfo(peer));
-                    connections.spawn(connection(stream, builder.clone(), router, graceful.watcher()));
+                    let (builder, watcher) = (builder.clone(), graceful.watcher());
+                    // Without it an answer in several writes waits for the client's delayed acknowledgement.
+                    let _ = stream.set_nodelay(true);
+                    match tls.clone() {
+                        None => connections.spawn(connection(stream, builder, router, watcher)),
+                        Some(tls) => {
+                            let stop = stop.clone();
+                            connections.spawn(async move {
+                                let hands = stop.run_until_cancelled(tokio::time::timeout(read, tls.accept(stream)));
+                                // Whoever does not get that far has asked for nothing yet.
+                                if let Some(Ok(Ok(stream))) = hands.await {
+                                    connection(stream, builder, router, watcher).await;
+                                }
+                            })
+                        }
+                    };
                 }
                 Err(error) => {
                     tracing::warn!(%error, "can't accept a connection");
@@ -102,13 +139,11 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, r
 }
 
 async fn connection(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     builder: Builder<TokioExecutor>,
     router: AddExtension<Router, ConnectInfo<SocketAddr>>,
     watcher: Watcher,
 ) {
-    // Without it an answer in several writes waits for the client's delayed acknowledgement.
-    let _ = stream.set_nodelay(true);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     if let Err(error) = watcher.watch(connection.into_owned()).await {
         // The client's doing, mostly: it went away or was too slow.
@@ -122,6 +157,7 @@ mod tests {
     use axum::body::Bytes;
     use axum::routing::{get, post};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     const READ: Duration = Duration::from_millis(200);
     const DEADLINE: Duration = Duration::from_secs(10);
@@ -131,7 +167,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, router, stop.clone(), READ));
+        let task = tokio::spawn(serve(listener, router, None, stop.clone(), READ));
         (addr, stop, task)
     }
 
@@ -193,7 +229,7 @@ mod tests {
     async fn a_taken_port_is_said_with_its_remedy() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = taken.local_addr().unwrap();
-        let error = http_server(addr, Router::new(), CancellationToken::new()).await.unwrap_err();
+        let error = http_server(addr, Router::new(), None, CancellationToken::new()).await.unwrap_err();
         assert!(error.to_string().contains("ESC_LISTEN"), "{error}");
     }
 }

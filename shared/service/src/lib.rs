@@ -24,13 +24,14 @@ pub mod process;
 pub mod shutdown;
 pub mod telemetry;
 pub mod testing;
+mod tls;
 
 pub use causes::chain;
 pub use config::{Common, ConfigError, Secret, load};
 pub use connect::ConnectError;
 pub use health::Health;
 pub use http::{HttpServer, ServeError, http_server};
-pub use process::{Ctx, RunError, Running, main, main_with, spawn};
+pub use process::{Ctx, RunError, Running, main, main_with, raise_open_files, spawn};
 pub use shutdown::{Drained, InFlight, Shutdown};
 pub use telemetry::{Link, Parent, Span, SpanSpec, Telemetry, TraceContext, Tracer};
 

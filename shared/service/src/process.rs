@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -23,7 +24,7 @@ use crate::health::Health;
 use crate::http::{ServeError, http_server};
 use crate::shutdown::{Drained, KillOnDrop, Shutdown};
 use crate::telemetry::{Telemetry, TelemetryError, Tracer};
-use crate::{EX_FAILURE, EX_OK, EX_TEMPFAIL, EX_USAGE, metrics};
+use crate::{EX_FAILURE, EX_OK, EX_TEMPFAIL, EX_USAGE, metrics, tls};
 
 /// What telemetry gets for its flush at the least, when the drain took all the time there was.
 const FLUSH_AT_LEAST: Duration = Duration::from_secs(1);
@@ -77,11 +78,14 @@ impl RunError {
     }
 }
 
-impl<C> Ctx<C> {
-    /// Serves `router`, and health and metrics beside it, on `listen` until everything in flight has ended. The address
+impl<C: AsRef<Common>> Ctx<C> {
+    /// Serves `router`, and health and metrics beside it, on `listen`, by TLS if there is a certificate, until everything in
+    /// flight has ended. The address
     /// is logged, known to [`Running::listening`], and returned with the port that was taken.
     pub async fn serve(&self, listen: SocketAddr, router: Router) -> Result<SocketAddr, ServeError> {
-        let server = http_server(listen, router.merge(self.health.router()), self.shutdown.closing()).await?;
+        let common = (*self.config).as_ref();
+        let tls = tls::acceptor(&common.tls_certificate, &common.tls_key)?;
+        let server = http_server(listen, router.merge(self.health.router()), tls, self.shutdown.closing()).await?;
         let addr = server.addr();
         self.shutdown.spawn_background(server.finished());
         tracing::info!(service = self.name, %addr, "listening");
@@ -165,6 +169,19 @@ impl Running {
         self.telemetry.shutdown(rest).await;
         result.map(|()| drained)
     }
+}
+
+/// Raises the soft limit of open files of this process to the hard one, and says what it is then: the soft one is often 1024, for the
+/// sake of programs that use `select`, and each connection takes one.
+///
+/// # Errors
+/// When the system refuses, which it does to nobody who stays within the hard limit.
+pub fn raise_open_files() -> std::io::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
 }
 
 /// The whole `main` of a service:

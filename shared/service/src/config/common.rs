@@ -37,6 +37,10 @@ pub struct Common {
     pub redis_url: Secret<String>,
     /// Where this process serves HTTP: health, metrics, and the API of ingress and artifact. Port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Certificate, with all that leads up to its authority, in PEM, for TLS where this process listens; empty for clear text.
+    pub tls_certificate: PathBuf,
+    /// Its key, in PEM.
+    pub tls_key: PathBuf,
     /// OTLP collector (gRPC, `http://host:4317`); empty exports nothing.
     #[serde(deserialize_with = "otlp_endpoint")]
     pub otlp_endpoint: String,
@@ -101,6 +105,8 @@ impl Default for Common {
             database_url: "postgres://127.0.0.1:15432/escapement".into(),
             redis_url: "redis://127.0.0.1:16379/0".into(),
             listen: default_listen("ingress"),
+            tls_certificate: PathBuf::new(),
+            tls_key: PathBuf::new(),
             otlp_endpoint: String::new(),
             log: "info".into(),
             log_format: LogFormat::Auto,
