@@ -382,6 +382,7 @@ fn event(row: &sqlx::postgres::PgRow) -> Result<Result<Event, (Seq, kernel::Deco
 }
 
 async fn snapshots(options: &AuditOptions) -> Result<Snapshots, EngineError> {
+    bus::settle_cryptography();
     let client = redis::Client::open(options.redis_url.as_str())
         .map_err(|_| EngineError::Config("ESC_REDIS_URL is not a redis:// address".to_owned()))?;
     let redis = redis::aio::ConnectionManager::new(client).await.map_err(rd("connecting"))?;

@@ -401,6 +401,7 @@ pub(crate) async fn connect_redis(url: &str) -> Result<ConnectionManager, Engine
     let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(bad)?;
     // The client leaves Nagle's algorithm on by default, which stalls small pipelines.
     let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
+    bus::settle_cryptography();
     let client = redis::Client::open(info).map_err(rd("connecting"))?;
     let config = redis::aio::ConnectionManagerConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(5)))
