@@ -1,6 +1,60 @@
-//! What can be typed about people: who they are, what they allow, what they did.
+//! What can be typed about people: what they are asked, what they allow, who they are, what they did.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+
+/// States of a question.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ApprovalState {
+    /// Not answered yet
+    Open,
+    /// Answered by yes
+    Granted,
+    /// Answered by no
+    Denied,
+    /// Not answered in time
+    Expired,
+    /// Whatever the state
+    All,
+}
+
+impl ApprovalState {
+    /// The name used on the wire; none for all.
+    pub const fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::Open => Some("open"),
+            Self::Granted => Some("granted"),
+            Self::Denied => Some("denied"),
+            Self::Expired => Some("expired"),
+            Self::All => None,
+        }
+    }
+}
+
+/// `esc approve`.
+#[derive(Debug, ClapArgs)]
+pub struct ApproveArgs {
+    /// The question, or the beginning of its id
+    pub id: String,
+    /// Other arguments than those shown: JSON or `@FILE`
+    #[arg(long)]
+    pub arguments: Option<String>,
+    /// Why, or the answer to a plain question
+    #[arg(long, short)]
+    pub reason: Option<String>,
+    /// Allow all calls of this shape from now on: same agent, same tool, same places, whatever the wording
+    #[arg(long, conflicts_with = "arguments")]
+    pub always: bool,
+}
+
+/// `esc deny`.
+#[derive(Debug, ClapArgs)]
+pub struct DenyArgs {
+    /// The question, or the beginning of its id
+    pub id: String,
+    /// Why; the model is told
+    #[arg(long, short)]
+    pub reason: Option<String>,
+}
 
 /// `esc tokens`.
 #[derive(Debug, Subcommand)]
