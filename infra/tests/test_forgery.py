@@ -146,6 +146,7 @@ class Forgery(unittest.TestCase):
                 for subject, asks in (
                     ("svc.tool-executor.preview", "approval"),
                     ("svc.tool-executor.verify", "observer"),
+                    ("svc.tool-executor.check", "observer"),
                     ("svc.planner.classify", "observer"),
                 ):
                     self.assertEqual(client.may_publish(subject), service == asks, f"{service}: {subject}")

@@ -57,6 +57,7 @@ class PermissionTable(unittest.TestCase):
         self.assertEqual(self.who_may_publish("svc.tool-executor.freeze"), {"ingress"})
         self.assertEqual(self.who_may_publish("svc.tool-executor.preview"), {"approval"})
         self.assertEqual(self.who_may_publish("svc.tool-executor.verify"), {"observer"})
+        self.assertEqual(self.who_may_publish("svc.tool-executor.check"), {"observer"})
         self.assertEqual(self.who_may_publish("svc.planner.classify"), {"observer"})
         self.assertEqual(self.who_may_publish("evt.approval.granted.t.r"), {"approval"} | sweepers)
         self.assertEqual(self.who_may_publish("evt.turn.completed.t.r"), {"planner"} | sweepers)

@@ -1,4 +1,4 @@
-//! Calls whose end is not told yet, since a model is asked about it first. Meanwhile the partition is read on.
+//! Calls whose end is not told yet, since a model or the operator's checks are asked about it first. Meanwhile the partition is read on.
 //!
 //! Until it is told, the end counts as not read: such a call's checkpoint is the one before its end, and no message from its last
 //! one on is acknowledged. Whoever takes over reads the end again and asks again; it counts once.
@@ -30,6 +30,7 @@ struct Question<'a> {
 pub(crate) struct Adviser {
     bus: Bus,
     within: Duration,
+    checks: Duration,
 }
 
 /// The calls of a partition about which somebody is asked.
@@ -56,11 +57,7 @@ impl Asking {
     pub(crate) fn begin(&mut self, adviser: &Adviser, teller: &Teller, call: Tracked, report: Report) {
         let (adviser, teller) = (adviser.clone(), teller.clone());
         self.tasks.spawn(async move {
-            let opinion = match report.doubt() {
-                Some(packet) => adviser.ask(&call, packet).await,
-                None => SecondOpinion::default(),
-            };
-            let report = report.with_opinion(&call.tool, opinion);
+            let report = adviser.complete(&call, report).await;
             teller.tell(&call, report).await;
             call.address.call_id
         });
@@ -88,9 +85,29 @@ impl Asking {
 }
 
 impl Adviser {
-    /// Asks over this bus, and waits so long for an answer.
-    pub(crate) fn new(bus: Bus, within: Duration) -> Self {
-        Self { bus, within }
+    /// Asks over this bus: waits so long for an opinion, and looks so long for somebody who asks the operator's checks.
+    pub(crate) fn new(bus: Bus, within: Duration, checks: Duration) -> Self {
+        Self { bus, within, checks }
+    }
+
+    pub(crate) fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    pub(crate) fn reaches_within(&self) -> Duration {
+        self.checks
+    }
+
+    /// The report as it is told. What a check keeps from the run's model, no other model is shown either.
+    async fn complete(&self, call: &Tracked, report: Report) -> Report {
+        if let Some(gate) = &call.gate
+            && let Some(why) = self.withheld(gate, call, &report).await
+        {
+            return report.without_words(&format!("It has ended. What it said is withheld: {why}"));
+        }
+        let Some(packet) = report.doubt() else { return report };
+        let opinion = self.ask(call, packet).await;
+        report.with_opinion(&call.tool, opinion)
     }
 
     /// Asks; whatever goes wrong is told in place of an opinion.

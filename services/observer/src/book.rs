@@ -8,7 +8,10 @@ use std::{
 use engine::{Agents, EngineError};
 use kernel::RunState;
 
-use crate::rules::{Limits, Rules, rule_for};
+use crate::{
+    rules::{Limits, Rules, rule_for},
+    withhold::Gate,
+};
 
 /// Different sets of rules that are kept, a few megabytes each; beyond, the shelf is cleared and fills again with what is in
 /// use.
@@ -72,6 +75,12 @@ impl RuleBook {
     pub(crate) async fn is_advised(&self, run: &RunState) -> Result<bool, EngineError> {
         let version = self.agents.by_digest(&run.tenant, &run.agent, &run.agent_digest).await?;
         Ok(version.is_some_and(|version| version.spec.observer.is_some()))
+    }
+
+    /// The checks of the run's agent that want to see what came of a call.
+    pub(crate) async fn gate(&self, run: &RunState) -> Result<Option<Gate>, EngineError> {
+        let version = self.agents.by_digest(&run.tenant, &run.agent, &run.agent_digest).await?;
+        Ok(version.and_then(|version| Gate::of(&version.spec.checks)))
     }
 
     fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {

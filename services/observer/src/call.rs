@@ -10,7 +10,15 @@ use kernel::{CallId, RunState, Seq, event::EventData};
 use serde::{Deserialize, Serialize};
 use service::TraceContext;
 
-use crate::{book::RuleBook, conclude::Watch, meter, miners::Source, rules::Rules, signal::Address};
+use crate::{
+    book::RuleBook,
+    conclude::{Report, Watch},
+    meter,
+    miners::Source,
+    rules::Rules,
+    signal::Address,
+    withhold::Gate,
+};
 
 /// Events before the latest among which the start of a call is looked for.
 const LOOK_BACK: u64 = 200;
@@ -26,6 +34,8 @@ pub(crate) struct Tracked {
     pub(crate) source: Source,
     pub(crate) rules: Arc<Rules>,
     pub(crate) watch: Watch,
+    /// Who is asked whether a model may be told how it ended.
+    pub(crate) gate: Option<Gate>,
     /// The span that its observations hang under.
     pub(crate) traceparent: String,
     /// The event that started it.
@@ -53,6 +63,16 @@ impl Tracked {
         let Address { call_id, run_id, .. } = self.address;
         Ok(ObserverCheckpoint { call_id, run_id, stream_seq: self.stream_seq, state })
     }
+
+    /// Whether somebody may be asked before its end is told.
+    pub(crate) fn may_be_asked_about(&self) -> bool {
+        self.gate.is_some() || self.watch.is_advised()
+    }
+
+    /// Whether somebody is asked before this is told.
+    pub(crate) fn is_asked_about(&self, report: &Report) -> bool {
+        report.doubt().is_some() || (self.gate.is_some() && matches!(report, Report::Conclude { .. }))
+    }
 }
 
 /// Opens calls. Cheap to clone.
@@ -78,7 +98,7 @@ impl Desk {
         let open = run.calls.get(&address.call_id).filter(|_| !run.ended && run.tenant == address.tenant);
         let Some(call) = open else { return Ok(None) };
         let tool = call.request.tool.clone();
-        let rules = self.book.rules(&run, &tool).await?;
+        let (rules, gate) = (self.book.rules(&run, &tool).await?, self.book.gate(&run).await?);
         let stored = checkpoint.and_then(read);
         let stream_seq = checkpoint.map_or(0, |checkpoint| checkpoint.stream_seq);
         let (watch, traceparent, cause) = match stored {
@@ -97,6 +117,7 @@ impl Desk {
             tool,
             rules,
             watch,
+            gate,
             traceparent,
             cause,
             stream_seq,

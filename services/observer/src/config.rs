@@ -26,6 +26,9 @@ pub struct Config {
     pub records_per_second: u64,
     /// Milliseconds for which a partition stays an observer's after its last sign of life.
     pub lease_millis: u64,
+    /// Seconds for which a tool-executor is looked for that asks an agent's checks about the end of an activity. After that, what the
+    /// checks say of their silence holds.
+    pub check_seconds: u64,
     /// Seconds that a second opinion is waited for, where an agent asks for one. After that the rules' word stands.
     pub opinion_seconds: u64,
 }
@@ -41,6 +44,7 @@ impl Default for Config {
             checkpoint_millis: 1000,
             records_per_second: 50_000,
             lease_millis: 10_000,
+            check_seconds: 30,
             opinion_seconds: 10,
         }
     }
@@ -68,6 +72,10 @@ impl Config {
     /// The end of a call is told so much later at the most: not for long, since a run waits for it.
     pub(crate) fn opinion(&self) -> Duration {
         Duration::from_secs(self.opinion_seconds.clamp(1, 60))
+    }
+
+    pub(crate) fn checks(&self) -> Duration {
+        Duration::from_secs(self.check_seconds)
     }
 
     pub(crate) fn lease(&self) -> Duration {

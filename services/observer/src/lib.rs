@@ -7,19 +7,19 @@
 //! | to change | open |
 //! | --- | --- |
 //! | how output becomes lines | `lines.rs`, `text.rs`, `prefix.rs` |
-//! | what a line means | `packs/`, `rules.rs`, `records.rs` |
+//! | what a line means | `packs/`, `rules/`, `records.rs` |
 //! | what only time tells | `timed.rs` |
 //! | what kinds of lines are usual | `templates.rs`, `miners.rs` |
-//! | what the pace of lines tells by itself | `seen.rs`, `beats.rs` |
+//! | what the pace of lines tells by itself | `seen.rs`, `beats.rs`, of services `services/pace.rs` |
 //! | what is shown as evidence | `evidence.rs`, `findings.rs` |
-//! | when something is told, and in which words | `conclude.rs`, `conclude/report.rs` |
+//! | what a call's lines change, when something is told, and in which words | `conclude/reading.rs`, `conclude.rs`, `conclude/report.rs` |
 //! | when a model is asked, and what that changes | `conclude/doubt.rs`, `asking.rs` |
 //! | what happens at a crash | `partition.rs`, `call.rs` |
 //! | who reads what | `partitions.rs` |
 //! | how the logs of services are watched | `services/` |
 //! | what came of an action on a service | `windows/` |
 //! | calls that never say anything | `starts.rs` |
-//! | `esc observe FILE` | `offline.rs` |
+//! | `esc observe FILE` | `offline.rs`, `stamps.rs` |
 
 mod asking;
 mod beats;
@@ -44,12 +44,14 @@ pub mod rules;
 mod seen;
 pub mod services;
 mod signal;
+mod stamps;
 mod starts;
 mod tell;
 pub mod templates;
 pub mod text;
 pub mod timed;
 pub mod windows;
+mod withhold;
 
 use bus::BusError;
 use engine::EngineOptions;
@@ -92,6 +94,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
         .connect(EngineOptions { pool_size: config.pool_size.max(2), ..config.common.engine_options(Role::Observer) })
         .await?;
     let bus = engine.bus().clone();
+    meter::announce();
     let held = Held::default();
     ctx.serve(config.common.listen, partitions_route(engine.options().instance.clone(), held.clone())).await?;
 
@@ -118,7 +121,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let closer = Closer::new(bus.clone(), engine.clone(), watches.clone(), herald.clone(), tracer, config.lease());
     let per_second = config.records_per_second;
     let logs = LogMeans { engine: engine.clone(), book: watches, windows: windows.clone(), herald, per_second };
-    let adviser = Adviser::new(bus.clone(), config.opinion());
+    let adviser = Adviser::new(bus.clone(), config.opinion(), config.checks());
     let means = Means { bus: bus_of_parts, engine: engine_of_parts, desk, teller, adviser, logs, checkpoint_every };
     futures::join!(
         Partitions::new(means, config.lease(), held).run(stop.clone()),

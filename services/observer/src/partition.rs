@@ -80,8 +80,10 @@ pub(crate) struct Partition {
     /// Messages that the server still held behind the last one.
     pending: Option<u64>,
     heard_at: Instant,
-    /// Whether all that was said had been read when it was last looked.
-    was_caught_up: bool,
+    /// What was said may have got lost, or be on its way: after a takeover or a long pause, without a connection, where the
+    /// stream dropped something.
+    was_deaf: bool,
+    ticked_at: Instant,
     losses: Losses,
     looked_at: Instant,
 }
@@ -111,7 +113,8 @@ impl Partition {
             saved_at: now,
             pending: None,
             heard_at: now,
-            was_caught_up: false,
+            was_deaf: true,
+            ticked_at: now,
             losses,
             looked_at: now.checked_sub(LOSSES_EVERY).unwrap_or(now),
         };
@@ -232,12 +235,12 @@ impl Partition {
             }
         }
         // Only the end can leave the rules in doubt.
-        let before = (frame.exit.is_some() && call.watch.is_advised()).then(|| stored(call, self.number));
+        let before = (frame.exit.is_some() && call.may_be_asked_about()).then(|| stored(call, self.number));
         call.stream_seq = call.stream_seq.max(delivery.stream_seq);
         call.is_dirty = true;
         let lines_before = call.watch.counts().lines;
         let reports = call.watch.frame(&call.rules, self.miners.of(&call.source), &frame);
-        if reports.iter().any(|report| report.doubt().is_some()) {
+        if reports.iter().any(|report| call.is_asked_about(report)) {
             self.asking.hold(call_id, delivery.stream_seq, before.flatten());
         }
         Ok(Some((call_id, Read { reports, lines_before })))
@@ -251,10 +254,10 @@ impl Partition {
                 let call = calls.get(&call_id)?;
                 Some(async move {
                     for report in reports {
-                        if report.doubt().is_some() {
+                        if call.is_asked_about(&report) {
                             return (call_id, After::Asks(Box::new(report)));
                         }
-                        if teller.tell(call, report).await == Told::CallGone {
+                        if teller.tell(call, report.guarded(call.gate.as_ref())).await == Told::CallGone {
                             return (call_id, After::Over);
                         }
                     }
@@ -286,17 +289,22 @@ impl Partition {
     }
 
     async fn tick(&mut self) -> Result<(), PartitionError> {
+        // Whoever was held up for so long knows nothing of what came meanwhile.
+        self.was_deaf |= self.ticked_at.elapsed() >= QUIET;
+        self.ticked_at = Instant::now();
         let is_caught_up = self.is_caught_up();
         self.look_for_losses(is_caught_up).await?;
+        if is_caught_up && std::mem::take(&mut self.was_deaf) {
+            // Who was quiet till now may have been talking to nobody. To be behind is another thing: what was said meanwhile comes.
+            let now = Timestamp::now();
+            self.logs.hears_from(now);
+            self.calls.values_mut().for_each(|call| call.watch.hears_from(now));
+        }
         self.logs.tick(is_caught_up).await?;
         if is_caught_up {
             let now = Timestamp::now();
             let mut reports = BTreeMap::new();
             for (call_id, call) in &mut self.calls {
-                // After a takeover or an outage, who was quiet till then may have been talking to nobody.
-                if !self.was_caught_up {
-                    call.watch.hears_from(now);
-                }
                 let due = call.watch.due(&call.rules, now);
                 if !due.is_empty() {
                     call.is_dirty = true;
@@ -305,7 +313,6 @@ impl Partition {
             }
             self.tell(reports).await;
         }
-        self.was_caught_up = is_caught_up;
         if self.saved_at.elapsed() >= self.means.checkpoint_every {
             self.checkpoint().await?;
         }
@@ -320,6 +327,7 @@ impl Partition {
         }
         self.looked_at = Instant::now();
         if let Some(gap) = self.losses.look(&self.means.bus, is_caught_up).await? {
+            self.was_deaf = true;
             self.means.logs.herald.gap(&gap).await;
         }
         Ok(())
@@ -328,6 +336,7 @@ impl Partition {
     /// Whether nothing more has been said than was read: only then is silence silence.
     fn is_caught_up(&mut self) -> bool {
         if self.means.bus.state() != BusState::Connected {
+            self.was_deaf = true;
             self.heard_at = Instant::now();
             self.pending = None;
             return false;

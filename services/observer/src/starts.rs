@@ -108,6 +108,8 @@ impl Starts {
             tool,
             rules,
             watch,
+            // It has said nothing.
+            gate: None,
             traceparent,
             cause: Some(seq).filter(|seq| *seq > 0),
             stream_seq: 0,

@@ -98,6 +98,7 @@ impl Dispatcher {
             }
             Ok(Asked { finding: tools::Finding::Done, status, body, media_type }) => {
                 let result = self.found(task, status, body, media_type).await;
+                let result = self.told(&task.state, &task.call, result).await.map_err(SubmitError::Engine)?;
                 self.reconcile(task, Finding::Done, as_of, "its own read-back says that it is done", Some(result)).await
             }
             Ok(Asked { finding: tools::Finding::NotDone, status, .. }) => {

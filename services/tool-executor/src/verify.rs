@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use bus::Outcome;
 use engine::{Filter, SubmitError};
-use kernel::call::{Call, CallRequest, Evidence, Observation, SignalCounts};
+use kernel::call::{Call, CallRequest, CallResult, Evidence, Observation, SignalCounts};
 use kernel::command::Command;
 use kernel::tool::{CallKind, Effect};
 use kernel::wait::{Condition, ExternalPattern, Verify, Wait};
-use kernel::{CallId, RunState, TurnId, WaitId, excerpt};
+use kernel::{Block, CallId, RunState, Trust, TurnId, WaitId, excerpt};
 use serde_json::{Value, json};
 
 use crate::dispatch::Dispatcher;
@@ -72,6 +72,10 @@ impl Dispatcher {
                 ("no_answer", None)
             }
             Asked::Happened(answer) => {
+                let call = pseudo_call(state, wait, number, verify, None);
+                let block = Block::new(answer, Trust::Untrusted, format!("tool:{}", verify.tool));
+                let result = CallResult { block, value: None, artifact: None, duration_ms: 0 };
+                let answer = self.told(state, &call, result).await.map_err(SubmitError::Engine)?.block.text;
                 let changed = format!("No event {what} came, but `{}` says that it has happened.", verify.tool);
                 let decision = "what is waited for has happened, and its event was lost or never sent".to_owned();
                 ("happened", Some(observation("verified", changed, Some(decision), answer, verify)))
@@ -112,6 +116,11 @@ impl Dispatcher {
         }
         let call = pseudo_call(state, wait, number, verify, Some(&*tool));
         let ready = match self.pipeline.judge(state, &call).await? {
+            Verdict::Go(ready) if ready.verify || ready.rehearsal.is_some() => {
+                return Ok(Asked::Unusable(
+                    "the policies oblige to more than a look, beforehand or afterwards".to_owned(),
+                ));
+            }
             Verdict::Go(ready) => ready,
             Verdict::Refused(refusal) => return Ok(Asked::Unusable(refusal.words)),
             Verdict::Ask(_) => return Ok(Asked::Unusable("a person would have to agree each time".to_owned())),

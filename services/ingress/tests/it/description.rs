@@ -93,6 +93,7 @@ fn the_kept_description_of_nats_names_every_event_and_every_subject() {
         "svc.approval.decide",
         "svc.tool-executor.verify",
         "svc.tool-executor.preview",
+        "svc.tool-executor.check",
         "svc.planner.classify",
     ];
     assert_eq!(addresses, known.into_iter().collect());

@@ -1,12 +1,17 @@
 //! Checks of the operator's own: before a call begins, and before the model is told what came of it.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use bus::{BusError, subject};
 use kernel::Trust;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::house::House;
+use crate::server::Server;
 
 /// An agent's file with these checks.
 fn with(checks: &str) -> String {
@@ -83,6 +88,87 @@ async fn who_says_no_after_a_call_keeps_the_model_from_its_result() {
     assert!(!kept.contains("4711"), "not in the log either: {kept}");
     assert_eq!(asked.lock().unwrap().len(), 2);
     assert!(asked.lock().unwrap().iter().all(|question| question["at"] == json!("after_tool")));
+    stop.cancel();
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn what_a_failure_says_in_words_from_outside_is_kept_from_the_model_too() {
+    let server = Server::start().await;
+    let allow =
+        format!("{{ hosts: [\"{}\"] }}\nchecks: [{{name: censor, at: after_tool, responder: desk}}]", server.addr);
+    let house = House::new(&["http.get"], &[], &allow).await;
+    let stop = CancellationToken::new();
+    let asked = desk(&house, "no such thing", &stop).await;
+    let executor = house.executor();
+    let call = house.call("http.get", json!({ "url": server.url("/missing") }), Trust::Operator);
+    let call_id = call.call_id;
+    let run = house.run(vec![call]).await;
+    let (end, code, block) = house.end_of(run, call_id).await;
+    assert_eq!((end, code.as_str()), ("tool.failed", "http_status"), "that it failed is no secret");
+    assert!(block.text.contains("withheld") && !block.text.contains("no such thing"), "{}", block.text);
+    let question = asked.lock().unwrap()[0].clone();
+    assert_eq!((&question["at"], &question["about"]["value"]["code"]), (&json!("after_tool"), &json!("http_status")));
+    stop.cancel();
+    house.close(vec![executor]).await;
+}
+
+/// Asks as the observer does before it tells how an activity has ended. An executor that has just begun may not listen yet.
+async fn may_tell(house: &House, question: &Value) -> Result<Value, u16> {
+    loop {
+        let subject = subject::svc("tool-executor", "check");
+        let asked = house.stack.bus().request_json(&subject, question, Duration::from_secs(60)).await;
+        match asked {
+            Ok(checked) => return Ok(checked),
+            Err(BusError::Refused { code, .. }) => return Err(code),
+            Err(BusError::NoResponders { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_came_of_an_activity_is_asked_about_as_any_result() {
+    let tool = "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: 1m\n\
+                input: { type: object, properties: { command: { type: string } }, required: [command] }\n\
+                run: { builtin: shell.run }\n";
+    let allow = "{ commands: [\"true\"] }\nchecks: [{name: censor, at: after_tool, responder: desk}]";
+    let house = House::new(&["test.echo"], &[("x.run", tool.to_owned())], allow).await;
+    let stop = CancellationToken::new();
+    let asked = desk(&house, "salary", &stop).await;
+    let executor = house.executor();
+    let call = house.call("x.run", json!({"command": "true"}), Trust::Operator);
+    let call_id = call.call_id;
+    let run = house.run(vec![call]).await;
+    let (_, exit) = house.output(call_id).await;
+
+    let question = |said: &str| {
+        let evidence = json!({"excerpt": said, "offset": 0, "line": 1, "rule": "failure"});
+        let observation =
+            json!({"call_id": call_id, "phase": "failed", "changed": "It ended.", "evidence": [evidence]});
+        json!({"tenant": "default", "run_id": run, "call_id": call_id, "observation": observation, "exit": exit})
+    };
+    let checked = may_tell(&house, &question("her salary is 4711")).await.unwrap();
+    let withheld = checked["withheld"].as_str().unwrap();
+    assert!(withheld.contains("`censor`") && withheld.contains("none of your business"), "{withheld}");
+    let checked = may_tell(&house, &question("fine")).await.unwrap();
+    assert_eq!(checked["withheld"], Value::Null);
+    let seen = asked.lock().unwrap().clone();
+    assert_eq!(seen.len(), 2);
+    let about = &seen[0]["about"];
+    assert_eq!(
+        (&seen[0]["at"], &about["tool"], &about["call_id"]),
+        (&json!("after_tool"), &json!("x.run"), &json!(call_id))
+    );
+    assert_eq!((&about["result"]["trust"], &about["value"]["exit"]["code"]), (&json!("untrusted"), &json!(0)));
+    assert!(about["result"]["text"].as_str().unwrap().contains("her salary is 4711"), "{about}");
+
+    let mut elsewhere = question("fine");
+    elsewhere["tenant"] = json!("other");
+    assert_eq!(may_tell(&house, &elsewhere).await, Err(404));
+    house.conclude(run, call_id, exit.clone()).await;
+    assert_eq!(may_tell(&house, &question("fine")).await, Err(404), "it is not open any more");
+    assert_eq!(asked.lock().unwrap().len(), 2, "nobody outside hears of what is no call of ours");
     stop.cancel();
     house.close(vec![executor]).await;
 }
