@@ -22,22 +22,28 @@
 
 mod arguments;
 mod cache;
+mod call;
 mod decision;
 mod digest;
 mod error;
 mod facts;
+mod foresee;
 mod pack;
 mod policies;
 mod provenance;
 mod request;
+mod seen;
 mod store;
 pub mod testing;
 
 pub use arguments::{MAX_BYTES, MAX_DEPTH, MAX_VALUES};
+pub use call::{Judged, budget_left, has_defaults, kind, not_permitted, unmet, with_defaults};
 pub use decision::{ARGUMENTS_BEYOND_LIMITS, Answer, Decision, NO_MATCH, NOT_JUDGED, Obligation, Reason};
 pub use digest::digest;
 pub use error::{PolicyError, Problem};
+pub use foresee::{Foreseen, Unknown};
 pub use policies::Policies;
 pub use provenance::{Care, LabelError, Labels, MAX_SOURCE_BYTES, Origin, Sources, links, shape, trace, trace_values};
 pub use request::{ArgumentProvenance, BudgetLeft, Effect, Request, ToolKind, Trust};
+pub use seen::{SEEN_PAGE, SEEN_PAGES, Seen, Traced};
 pub use store::PolicyStore;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use cedar_policy::{Policy, PolicyId, PolicySet, Schema, ValidationMode, Validator};
 use miette::Diagnostic;
@@ -88,7 +89,7 @@ pub enum RuleKind {
 pub struct Pack {
     pub set: PolicySet,
     pub rules: HashMap<PolicyId, Rule>,
-    pub vocabulary: Vocabulary,
+    pub vocabulary: Arc<Vocabulary>,
 }
 
 impl Pack {
@@ -116,7 +117,7 @@ impl Pack {
         if !reader.problems.is_empty() {
             return Err(PolicyError::Invalid(reader.problems));
         }
-        Ok(Self { set: reader.set, rules: reader.rules, vocabulary })
+        Ok(Self { set: reader.set, rules: reader.rules, vocabulary: Arc::new(vocabulary) })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use cedar_policy::{AuthorizationError, Authorizer, PolicyId};
 
@@ -11,6 +12,7 @@ use crate::cache::Cache;
 use crate::decision::{ARGUMENTS_BEYOND_LIMITS, Answer, Decision, NO_MATCH, NOT_JUDGED, Obligation, Reason};
 use crate::error::PolicyError;
 use crate::facts::FactsError;
+use crate::foresee::{Foreseen, Foresight, NotRewritten, Unknown, WAYS};
 use crate::pack::{Files, Pack, RuleKind};
 use crate::request::Request;
 
@@ -20,6 +22,9 @@ pub struct Policies {
     cache: Cache,
     authorizer: Authorizer,
     version: String,
+    /// The policies as they are for whoever does not know all, by what is unknown; made when they are first wanted. None: they
+    /// can't be rewritten.
+    foresight: [OnceLock<Option<Box<Foresight>>>; WAYS],
 }
 
 impl fmt::Debug for Policies {
@@ -45,9 +50,12 @@ impl Policies {
     }
 
     pub(crate) fn from_files(files: &Files) -> Result<Self, PolicyError> {
-        let pack = Pack::new(files)?;
+        Ok(Self::of(Pack::new(files)?, files.version()))
+    }
+
+    pub(crate) fn of(pack: Pack, version: String) -> Self {
         let cache = Cache::new(&pack.set);
-        Ok(Self { pack, cache, authorizer: Authorizer::new(), version: files.version() })
+        Self { pack, cache, authorizer: Authorizer::new(), version, foresight: Default::default() }
     }
 
     /// SHA-256 in hexadecimal of the names and contents of all files of the set.
@@ -71,6 +79,19 @@ impl Policies {
             return self.denied(ARGUMENTS_BEYOND_LIMITS, beyond.to_string());
         }
         self.cache.decide(request, || self.judge(request))
+    }
+
+    /// What holds of a call whatever the facts turn out to be that are not known yet; what the request says of those counts
+    /// for nothing. Nothing is foreseen of most calls: that is no promise that they are let pass.
+    #[must_use]
+    pub fn foresee(&self, request: &Request<'_>, unknown: Unknown) -> Foreseen {
+        let foresight = self.foresight[unknown.number()].get_or_init(|| {
+            let made = Foresight::new(&self.pack, &self.version, unknown);
+            let told =
+                |error: &NotRewritten| tracing::error!(%error, "nothing is foreseen of what these policies will say");
+            made.inspect_err(told).ok().map(Box::new)
+        });
+        foresight.as_ref().map(|foresight| foresight.of(request)).unwrap_or_default()
     }
 
     fn judge(&self, request: &Request<'_>) -> Decision {

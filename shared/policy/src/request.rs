@@ -1,4 +1,4 @@
-//! What a decision is made from, in plain types: callers convert from their own.
+//! What a decision is made from, in plain types; `call.rs` makes them of a call of a run.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

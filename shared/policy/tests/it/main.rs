@@ -4,6 +4,7 @@
 
 mod default_pack;
 mod examples;
+mod foresight;
 mod hostile;
 mod loading;
 mod reload;
