@@ -10,7 +10,7 @@ use bus::{Delivery, HandlerResult, Outcome};
 use engine::{Engine, Lease, Pace, SubmitError};
 use futures::future::join_all;
 use jiff::Timestamp;
-use kernel::call::{Approval, Call, CallFailure, CallStatus};
+use kernel::call::{Call, CallFailure, CallStatus};
 use kernel::command::{Command, DenyCall, FailCall, StartCall};
 use kernel::tool::CallKind;
 use kernel::{Block, CallId, Rejection, RunState, Trust};
@@ -25,7 +25,7 @@ use crate::followed::Following;
 use crate::freeze::KillSwitch;
 use crate::limits::Limits;
 use crate::parked::Parked;
-use crate::pipeline::{Pipeline, Ready, Verdict};
+use crate::pipeline::{Pipeline, Question, Ready, Verdict};
 use crate::registry::Refusal;
 use crate::results::Results;
 use crate::task::Task;
@@ -180,12 +180,22 @@ impl Dispatcher {
         }
         match self.pipeline.judge(&task.state, &task.call).await? {
             Verdict::Refused(refusal) => self.refuse(task, refusal).await,
-            Verdict::Ask(approval) => self.ask(task, *approval).await,
+            Verdict::Ask(question) => self.ask(task, *question).await,
             Verdict::Go(ready) => {
                 let held = match self.enter(task, &ready).await? {
                     Ok(held) => held,
                     Err(blocked) => return Ok(blocked),
                 };
+                // One that has started may have happened already, and what is to be tried out would find that.
+                if let Some(rehearsal) = ready.rehearsal.as_ref().filter(|_| !task.call.is_started()) {
+                    match self.rehearse_first(task, rehearsal).await {
+                        Ok(None) => {}
+                        over => {
+                            held.release().await;
+                            return over.map(|next| next.unwrap_or(Next::ACK));
+                        }
+                    }
+                }
                 if task.call.request.kind == CallKind::Activity && !ready.tool.is_remote() {
                     return self.start_activity(task, &ready, lease, held).await;
                 }
@@ -247,12 +257,19 @@ impl Dispatcher {
         self.record(task, command, "deny").await
     }
 
-    async fn ask(&self, task: &Task, mut approval: Approval) -> Result<Next, SubmitError> {
+    async fn ask(&self, task: &Task, question: Question) -> Result<Next, SubmitError> {
+        let Question { mut approval, rehearsal } = question;
         if task.call.is_started() {
             let words = "the policies ask a person by now, and it may have happened already: it is not done again";
             return self.refuse(task, Refusal::new("policy", words)).await;
         }
         evidence::show(&self.engine, &task.state, &task.call, &mut approval.shown).await?;
+        if let Some(rehearsal) = &rehearsal {
+            match self.rehearse(task, rehearsal).await? {
+                Ok(shown) => approval.shown.evidence.push(shown),
+                Err(next) => return Ok(next),
+            }
+        }
         task.ended("asked", None);
         let step = format!("ask/{}", approval.approval_id);
         self.record(task, Command::AskApproval(Box::new(approval)), &step).await
@@ -267,7 +284,8 @@ impl Dispatcher {
         match self.engine.submit_on(&task.state, command, task.key(&step), task.cause()).await {
             Ok(committed) => Ok(Ok(committed.state)),
             Err(SubmitError::Rejected(Rejection::GrantMismatch(_))) => {
-                Ok(Err(self.ask(task, ready.approval.clone()).await?))
+                let question = Question { approval: ready.approval.clone(), rehearsal: ready.rehearsal.clone() };
+                Ok(Err(self.ask(task, question).await?))
             }
             // A frozen one waits as it stands: it is rung for again, until it may.
             Err(SubmitError::Rejected(rejection)) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use engine::{Admission, BreakerOptions, Limiter, Rate};
 use kernel::TenantId;
 use kernel::call::ErrorClass;
+use serde_json::{Map, Value};
 use service::ConfigError;
 
 use crate::outcome::{Happened, ToolError};
@@ -123,9 +124,14 @@ fn says_target_fails(error: &ToolError) -> bool {
 
 /// What a call goes to: the host and port of its request, or its MCP server; none if nothing outside.
 pub(crate) fn target(ready: &Ready) -> Option<String> {
-    match &ready.means {
+    target_of(&ready.means, &ready.arguments)
+}
+
+/// What a call with these arguments goes to, if that is outside.
+pub(crate) fn target_of(means: &Means, arguments: &Map<String, Value>) -> Option<String> {
+    match means {
         Means::Mcp(remote) => Some(format!("mcp:{}", remote.run.server)),
-        means => means.host(&ready.arguments),
+        means => means.host(arguments),
     }
 }
 

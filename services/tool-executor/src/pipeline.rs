@@ -9,10 +9,11 @@ use kernel::agent::{AgentSpec, Allow, Point};
 use kernel::call::{Approval, ArgumentOrigin, Binding, Call, CallRequest, CallResult, Compensation, Grant, Shown};
 use kernel::units::{Duration, later};
 use kernel::{ApprovalId, Block, RunState, Trust};
-use policy::{Answer, BudgetLeft, Decision, Obligation, Origin, PolicyStore, Request};
+use policy::{Answer, Decision, Judged, Obligation, Origin, PolicyStore, Request};
 use serde_json::{Map, Value, json};
 
 use crate::confine::Confinement;
+use crate::dry_run::Rehearsal;
 use crate::mcp::Mcp;
 use crate::provenance::{self, Asked, Known, MAX_LABEL, MAX_SHOWN};
 use crate::registry::{Refusal, Registry, Tool};
@@ -35,20 +36,28 @@ pub(crate) enum Verdict {
     /// It may not happen.
     Refused(Refusal),
     /// Only if a person agrees to exactly this.
-    Ask(Box<Approval>),
+    Ask(Box<Question>),
     /// It may happen.
     Go(Box<Ready>),
 }
 
-/// What is judged of a call.
+/// What a person is asked.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub approval: Approval,
+    /// What is done before, so that they see what would come of it.
+    pub rehearsal: Option<Rehearsal>,
+}
+
+/// What was found out about a call, to judge it by.
 #[derive(Clone, Copy)]
-struct Judged<'a> {
-    tool: &'a Tool,
-    means: &'a Means,
-    arguments: &'a Map<String, Value>,
-    origins: &'a [Origin],
+pub(crate) struct Looked<'a> {
+    pub tool: &'a Arc<Tool>,
+    pub means: &'a Means,
+    pub arguments: &'a Map<String, Value>,
+    pub origins: &'a [Origin],
     /// How far it is believed where the origins don't say.
-    believed: Trust,
+    pub believed: Trust,
 }
 
 /// A call that may happen.
@@ -61,6 +70,8 @@ pub(crate) struct Ready {
     pub allow: Allow,
     /// It is read back afterwards, since a policy wants that.
     pub verify: bool,
+    /// It is tried out before it begins, since a policy wants that.
+    pub rehearsal: Option<Rehearsal>,
     /// What is dispatched, to be compared with what was granted.
     pub binding: Binding,
     /// What a person is asked if that comparison fails.
@@ -100,8 +111,8 @@ impl Pipeline {
             let words = format!("the agent `{}` has no tool `{}`", state.agent, request.tool);
             return Ok(Verdict::Refused(Refusal::new("unknown_tool", words)));
         }
-        if let Some(refusal) = not_permitted(state, &tool) {
-            return Ok(Verdict::Refused(refusal));
+        if let Some(words) = policy::not_permitted(state, &tool.spec) {
+            return Ok(Verdict::Refused(Refusal::new("not_permitted", words)));
         }
         let known = Known { engine: &self.engine, registry: &self.registry, mcp: &self.mcp };
         let (origins, believed) = match request.compensation {
@@ -114,8 +125,8 @@ impl Pipeline {
                 (origins, request.trust)
             }
         };
-        let judged = Judged { tool: &tool, means: &means, arguments: &arguments, origins: &origins, believed };
-        let decision = self.decide(state, call, judged, &agent.allow);
+        let looked = Looked { tool: &tool, means: &means, arguments: &arguments, origins: &origins, believed };
+        let decision = self.decide(state, call, looked, &agent.allow);
         let binding = Binding {
             arguments: policy::digest(&request.arguments),
             schema: tool.digest.clone(),
@@ -126,21 +137,30 @@ impl Pipeline {
             approval.shown.shape = shape(call, &tool, &arguments);
         }
         let granted = self.granted(state, call, &decision, &binding).await?;
-        if let Some(words) = unmet(&decision, &tool) {
+        if let Some(words) = unmet(&decision, call, &tool) {
             return Ok(Verdict::Refused(Refusal::new("policy", words)));
         }
-        let verify = decision.obligations.contains(&Obligation::VerifyAfter);
-        Ok(match decision.answer {
-            Answer::Deny => Verdict::Refused(Refusal::new("policy", decision.explanation())),
-            Answer::Ask if granted.is_none() => Verdict::Ask(Box::new(approval)),
-            Answer::Ask | Answer::Allow => {
-                if let Err(no) = self.check(state, agent, call).await {
-                    return Ok(Verdict::Refused(Refusal::new("check", no.words())));
-                }
-                let (binding, allow) = (granted.unwrap_or(binding), agent.allow.clone());
-                Verdict::Go(Box::new(Ready { tool, means, arguments, allow, verify, binding, approval }))
-            }
-        })
+        let rehearsal = match self.rehearsal(state, call, looked, &decision, agent).await? {
+            Ok(rehearsal) => rehearsal,
+            Err(refusal) => return Ok(Verdict::Refused(refusal)),
+        };
+        // What undoes a call has no read-back: that of its tool tells of the call.
+        let verify = !request.is_compensation() && decision.obligations.contains(&Obligation::VerifyAfter);
+        let asks = decision.answer == Answer::Ask && granted.is_none();
+        if decision.answer == Answer::Deny {
+            return Ok(Verdict::Refused(Refusal::new("policy", decision.explanation())));
+        }
+        // Trying it out is the beginning of a call too.
+        if (!asks || rehearsal.is_some())
+            && let Err(no) = self.check(state, agent, call).await
+        {
+            return Ok(Verdict::Refused(Refusal::new("check", no.words())));
+        }
+        if asks {
+            return Ok(Verdict::Ask(Box::new(Question { approval, rehearsal })));
+        }
+        let (binding, allow) = (granted.unwrap_or(binding), agent.allow.clone());
+        Ok(Verdict::Go(Box::new(Ready { tool, means, arguments, allow, verify, rehearsal, binding, approval })))
     }
 
     /// Asks the operator's own checks whether a call may begin.
@@ -174,27 +194,28 @@ impl Pipeline {
         Ok(version.map(|version| version.spec.allow.clone()).unwrap_or_default())
     }
 
-    fn decide(&self, state: &RunState, call: &Call, judged: Judged<'_>, allow: &Allow) -> Decision {
-        let Judged { tool, means, arguments, origins, believed } = judged;
-        let request = &call.request;
+    pub(crate) fn decide(&self, state: &RunState, call: &Call, looked: Looked<'_>, allow: &Allow) -> Decision {
+        let Looked { tool, means, arguments, origins, believed } = looked;
         let matters: Vec<_> = origins.iter().filter_map(Origin::deciding).collect();
         let reach = means.reach(arguments, allow);
         let arguments = Value::Object(arguments.clone());
-        let effect = effect(tool.spec.effect);
-        let bare = Request::new(state.tenant.as_str(), &state.agent, &request.tool, means.kind(), effect, &arguments);
-        let now = Timestamp::now();
-        self.policies.current().decide(&Request {
-            idempotent: tool.spec.idempotent,
-            trust: trust(believed),
+        let judged = Judged {
+            state,
+            request: &call.request,
+            spec: &tool.spec,
+            arguments: &arguments,
             matters: &matters,
+            believed,
+            now: Timestamp::now(),
+        };
+        let request = judged.request();
+        self.policies.current().decide(&Request {
             named_host: reach.named_host,
             named_command: reach.named_command,
             in_workspace: reach.in_workspace,
-            confined: means.kind() == policy::ToolKind::Process && self.confinement.holds(means.network()),
+            confined: request.kind == policy::ToolKind::Process && self.confinement.holds(means.network()),
             environment: &self.environment,
-            budget_left: budget_left(state, now),
-            now: Some(now),
-            ..bare
+            ..request
         })
     }
 
@@ -231,24 +252,6 @@ fn about_run(state: &RunState, about: Value) -> About<'_> {
     About { tenant: &state.tenant, run_id: state.run_id, agent: &state.agent, turn: state.turns_opened, about }
 }
 
-/// Whom the tool's file leaves out. Who is let in instead is not said to whoever is not.
-fn not_permitted(state: &RunState, tool: &Tool) -> Option<Refusal> {
-    let permissions = &tool.spec.permissions;
-    let name = &tool.spec.name;
-    if !permissions.allow_tenant(state.tenant.as_str()) {
-        return Some(Refusal::new(
-            "not_permitted",
-            format!("`{name}` is not for this tenant: its file does not name it"),
-        ));
-    }
-    if !permissions.allow_roles(&state.roles) {
-        let words = format!("`{name}` is not for whoever started this run: their role is not among those of its file");
-        return Some(Refusal::new("not_permitted", words));
-    }
-    let words = || format!("`{name}` is not for the agent `{}`: its file does not name it", state.agent);
-    (!permissions.allow_agent(&state.agent)).then(|| Refusal::new("not_permitted", words()))
-}
-
 /// What a person is asked. Its id follows from what is asked and from what was asked before, so that whoever asks the same
 /// asks it once.
 fn approval(
@@ -265,7 +268,7 @@ fn approval(
     let name = format!("approval/{}/{arguments}/{schema}/{policy}/{before}", request.call_id);
     // Of the arguments that matter, if it is known where they come from, but never more than of all that the model saw: the
     // call may be a stranger's wish though all its arguments are somebody else's.
-    let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| believed(origin.trust)).min();
+    let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| Trust::from(origin.trust)).min();
     let dangerous = request.effect > kernel::tool::Effect::External;
     let read = "\nThe model had read untrusted data when it asked for this.";
     let read = if dangerous && request.trust == Trust::Untrusted { read } else { "" };
@@ -303,7 +306,7 @@ fn shown(origins: &[Origin]) -> Vec<ArgumentOrigin> {
     origins.sort_by_key(|origin| (!origin.matters, origin.trust));
     let origin = |origin: &Origin| ArgumentOrigin {
         pointer: kernel::excerpt(&origin.pointer, MAX_LABEL),
-        trust: believed(origin.trust),
+        trust: Trust::from(origin.trust),
         source: kernel::excerpt(&origin.source, MAX_LABEL),
         rule: origin.rule.clone(),
         matters: origin.matters,
@@ -311,62 +314,19 @@ fn shown(origins: &[Origin]) -> Vec<ArgumentOrigin> {
     origins.into_iter().take(MAX_SHOWN).map(origin).collect()
 }
 
-/// What a policy obliges to and can't be done here. A call that was permitted on that condition is not permitted then.
-fn unmet(decision: &Decision, tool: &Tool) -> Option<String> {
-    let words = decision.obligations.iter().find_map(|obligation| match obligation {
-        Obligation::VerifyAfter if tool.probe.is_some() => None,
-        Obligation::VerifyAfter => Some("read it back afterwards, and the tool has no `probe`"),
-        Obligation::DryRunFirst => Some("do a dry run first, and no tool can"),
-        Obligation::TwoPeople => Some("ask two people, and one decides here"),
-    })?;
+/// What a policy obliges to and can't be done here. A call that was permitted on that condition is not permitted then. What
+/// undoes a call is neither tried out nor read back, so it can't fail for want of that.
+fn unmet(decision: &Decision, call: &Call, tool: &Tool) -> Option<String> {
+    let mut obligations = decision.obligations.clone();
+    if call.request.is_compensation() {
+        obligations.retain(|obligation| *obligation == Obligation::TwoPeople);
+    }
+    let blind = obligations.contains(&Obligation::VerifyAfter) && tool.probe.is_none();
+    let words = policy::unmet(&obligations, &tool.spec)
+        .or_else(|| blind.then_some("read it back afterwards, and the tool's `probe` can't be used"))?;
     Some(format!("a policy obliges to {words}; {}", decision.explanation()))
 }
 
 fn reasons(decision: &Decision) -> Vec<String> {
     decision.reasons.iter().map(|reason| format!("{}: {}", reason.policy, reason.text)).collect()
-}
-
-/// The policies count what is left; nothing is left of what is overdrawn.
-fn budget_left(state: &RunState, now: Timestamp) -> BudgetLeft {
-    let (limits, spent) = (&state.limits, &state.committed());
-    let tokens = spent.usage.input_tokens.saturating_add(spent.usage.output_tokens);
-    let age = u64::try_from(now.duration_since(state.created_at).as_secs()).unwrap_or_default();
-    let left = |limit: Option<u64>, spent: u64| limit.map(|limit| limit.saturating_sub(spent));
-    BudgetLeft {
-        turns: left(limits.turns.map(u64::from), spent.turns.into()),
-        tokens: left(limits.tokens, tokens),
-        cost_micro_usd: left(limits.cost_usd.map(kernel::budget::microusd), spent.usage.cost_microusd),
-        tool_calls: left(limits.tool_calls.map(u64::from), spent.tool_calls.into()),
-        wall_seconds: left(limits.wall.map(|wall| wall.as_millis() / 1000), age),
-    }
-}
-
-fn effect(effect: kernel::tool::Effect) -> policy::Effect {
-    use kernel::tool::Effect;
-    match effect {
-        Effect::Read => policy::Effect::Read,
-        Effect::Write => policy::Effect::Write,
-        Effect::External => policy::Effect::External,
-        Effect::Destructive => policy::Effect::Destructive,
-        Effect::Payment => policy::Effect::Payment,
-        Effect::Physical => policy::Effect::Physical,
-    }
-}
-
-pub(crate) fn trust(trust: Trust) -> policy::Trust {
-    match trust {
-        Trust::Untrusted => policy::Trust::Untrusted,
-        Trust::Trusted => policy::Trust::Trusted,
-        Trust::System => policy::Trust::System,
-        Trust::Operator => policy::Trust::Operator,
-    }
-}
-
-fn believed(trust: policy::Trust) -> Trust {
-    match trust {
-        policy::Trust::Untrusted => Trust::Untrusted,
-        policy::Trust::Trusted => Trust::Trusted,
-        policy::Trust::System => Trust::System,
-        policy::Trust::Operator => Trust::Operator,
-    }
 }

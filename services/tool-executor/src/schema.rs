@@ -11,8 +11,6 @@ const MAX_PROBLEMS: usize = 8;
 const MAX_PROBLEM: usize = 300;
 /// Alternatives of which the first problem is told.
 const MAX_WAYS: usize = 4;
-/// How deep defaults are filled in.
-const MAX_DEPTH: usize = 16;
 
 /// A schema, ready to be checked against.
 #[derive(Debug)]
@@ -34,13 +32,13 @@ impl Schema {
             let at = error.instance_path().to_string();
             if at.is_empty() { error.to_string() } else { format!("`{at}`: {error}") }
         })?;
-        Ok(Self { validator, schema: schema.clone(), has_defaults: has_defaults(schema, 0), whole })
+        Ok(Self { validator, schema: schema.clone(), has_defaults: policy::has_defaults(schema), whole })
     }
 
     /// Fills in what the schema gives a default for and is not there. Nothing that is there is changed.
     pub fn fill(&self, value: &mut Value) {
         if self.has_defaults {
-            fill(value, &self.schema, 0);
+            policy::with_defaults(value, &self.schema);
         }
     }
 
@@ -109,38 +107,6 @@ fn quoted(value: &Value, wanted: &TypeKind) -> &'static str {
     if plain { "; write it without quotes" } else { "" }
 }
 
-fn has_defaults(schema: &Value, depth: usize) -> bool {
-    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::values);
-    depth < MAX_DEPTH
-        && properties
-            .chain(schema.get("items"))
-            .any(|property| property.get("default").is_some() || has_defaults(property, depth + 1))
-}
-
-fn fill(value: &mut Value, schema: &Value, depth: usize) {
-    if depth >= MAX_DEPTH {
-        return;
-    }
-    match value {
-        Value::Object(fields) => {
-            for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-                if let Some(default) = property.get("default") {
-                    fields.entry(name.clone()).or_insert_with(|| default.clone());
-                }
-                if let Some(field) = fields.get_mut(name) {
-                    fill(field, property, depth + 1);
-                }
-            }
-        }
-        Value::Array(items) => {
-            if let Some(of) = schema.get("items") {
-                items.iter_mut().for_each(|item| fill(item, of, depth + 1));
-            }
-        }
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -188,24 +154,6 @@ mod tests {
         assert_eq!((found.len(), found.last().unwrap().as_str()), (MAX_PROBLEMS + 1, "and more"));
         let long = problems(&json!({"maxLength": 3}), &json!("x".repeat(100_000)));
         assert!(long[0].len() < 2 * MAX_PROBLEM);
-    }
-
-    #[test]
-    fn defaults_are_filled_at_every_depth_and_change_nothing_that_is_there() {
-        let schema = json!({
-            "properties": {
-                "mode": {"default": "a"},
-                "page": {"default": {}, "properties": {"size": {"default": 10}}},
-                "list": {"items": {"properties": {"k": {"default": true}}}},
-            },
-        });
-        let filled = |mut value: Value| {
-            Schema::new(&schema, "it").unwrap().fill(&mut value);
-            value
-        };
-        assert_eq!(filled(json!({})), json!({"mode": "a", "page": {"size": 10}}));
-        let given = json!({"mode": null, "page": {"size": "3"}, "list": [{"k": 0}, {}]});
-        assert_eq!(filled(given), json!({"mode": null, "page": {"size": "3"}, "list": [{"k": 0}, {"k": true}]}));
     }
 
     #[test]

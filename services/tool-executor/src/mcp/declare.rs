@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use engine::{DeclaredTool, McpServer, McpTool};
 use kernel::Trust;
-use kernel::tool::{Effect, McpPart, McpRun, ToolRun, ToolSpec};
+use kernel::tool::{DryRun, Effect, McpPart, McpRun, ToolRun, ToolSpec};
 use kernel::units::Duration;
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
@@ -85,7 +85,9 @@ fn spec(server: &McpServer, tool: &Tool) -> Result<ToolSpec, String> {
     let open_world = tool.annotations.as_ref().and_then(|said| said.open_world_hint) == Some(true);
     let part = McpPart::Tool(tool.name.to_string());
     let run = McpRun { server: server.name.clone(), part, words: trust, open_world };
+    let set = declared.dry_run.clone().filter(|set| !set.is_empty() && effect != Effect::Read);
     Ok(ToolSpec {
+        dry_run: set.map(DryRun::Arguments),
         description: own_words.cloned().unwrap_or_else(|| words::description(&server.name, said)),
         output,
         idempotent,
@@ -182,6 +184,18 @@ mod tests {
         let spec = &tools[4].spec;
         assert_eq!((spec.effect, spec.idempotent, spec.words()), (Effect::External, false, Trust::Untrusted));
         assert!(tools[..4].iter().all(|tool| tool.spec.words() == Trust::System));
+    }
+
+    #[test]
+    fn a_dry_run_is_as_the_operator_says_and_a_read_needs_none() {
+        let declared = |said: &str| {
+            let server = server(&format!("tools: {{ add: {{ {said} }} }}"));
+            tools(&server, &[tool(add())], false, false)[0].spec.dry_run.clone()
+        };
+        let set = json!({"dryRun": true}).as_object().cloned().unwrap();
+        assert_eq!(declared("dry_run: { dryRun: true }"), Some(DryRun::Arguments(set)));
+        assert_eq!(declared("dry_run: {}"), None);
+        assert_eq!(declared("effect: read, dry_run: { dryRun: true }"), None);
     }
 
     #[test]

@@ -170,6 +170,8 @@ pub struct DeclaredTool {
     pub timeout: Option<Duration>,
     /// What the model is told about it, instead of the server's words.
     pub description: Option<String>,
+    /// Arguments to set, such as `dryRun: true`, with which it changes nothing and says what it would do.
+    pub dry_run: Option<serde_json::Map<String, serde_json::Value>>,
     /// Arguments that are only wording, such as `body` or `items/*/note`: a person is shown them, and is not asked because
     /// of them. Every other one decides where something goes or what is done, also one that the server adds later.
     pub wording: Vec<String>,

@@ -1,0 +1,150 @@
+//! Calls that are tried out before they happen, since a policy obliges to that.
+
+use kernel::Trust;
+use kernel::call::Observation;
+use kernel::event::EventData;
+use serde_json::json;
+use service::Running;
+
+use crate::house::House;
+use crate::server::Server;
+
+const POLICIES: &str = "
+    @id(\"read\") permit (principal, action == Action::\"read\", resource);
+    @id(\"external\") @obligation(\"dry_run_first\") permit (principal, action == Action::\"external\", resource);
+    @id(\"destructive\") @ask(\"it can't be undone\") @obligation(\"dry_run_first\")
+    permit (principal, action == Action::\"destructive\", resource);";
+
+/// A tool that is tried out with an argument of its own, one that is by another tool, and one that can't be.
+fn tools(server: &Server) -> [(&'static str, String); 4] {
+    let tool = |name: &str, effect: &str, method: &str, path: &str, more: &str| {
+        format!(
+            "name: {name}\ndescription: Does it.\neffect: {effect}\n{more}\
+             input: {{ type: object, properties: {{ node: {{ type: string }}, dry: {{ type: boolean }} }}, additionalProperties: false }}\n\
+             run: {{ http: {{ method: {method}, url: \"{}\", allow_private: true }} }}\n",
+            server.url(path)
+        )
+    };
+    let drain =
+        tool("x.drain", "destructive", "POST", "/drain/{node}/{dry}", "dry_run: { arguments: { dry: true } }\n");
+    let undo = format!(
+        "dry_run: {{ tool: x.check }}\ncompensate: {{ http: {{ method: POST, url: \"{}\", allow_private: true }} }}\n",
+        server.url("/undo/{node}")
+    );
+    let moves = tool("x.move", "external", "POST", "/move/{node}", &undo);
+    let check = tool("x.check", "read", "GET", "/check/{node}", "idempotent: true\n");
+    let bare = tool("x.bare", "external", "POST", "/bare/{node}", "");
+    [("x.drain", drain), ("x.move", moves), ("x.check", check), ("x.bare", bare)]
+}
+
+/// An executor of this house under these policies.
+fn executor(house: &House, policies: &str) -> Running {
+    let folder = house.path("policies");
+    std::fs::create_dir(&folder).unwrap();
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/policies/schema.cedarschema");
+    std::fs::copy(shipped, folder.join("schema.cedarschema")).unwrap();
+    std::fs::write(folder.join("a.cedar"), policies).unwrap();
+    let mut config = house.config();
+    config.common.policies_dir = folder;
+    house.executor_with(config)
+}
+
+fn observed(events: &[EventData]) -> Vec<Observation> {
+    let observed = events.iter().filter_map(|event| match event {
+        EventData::ObservationRecorded(observed) => Some(observed.observation.clone()),
+        _ => None,
+    });
+    observed.collect()
+}
+
+#[tokio::test]
+async fn a_person_is_shown_what_would_come_of_it_and_it_is_tried_out_again_as_it_was_allowed() {
+    let server = Server::start().await;
+    server.answer("/drain/n1/true", 200, "would move 7 jobs".to_owned());
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let executor = executor(&house, POLICIES);
+    let call = house.call("x.drain", json!({"node": "n1"}), Trust::Operator);
+    let id = call.call_id;
+    let run = house.run(vec![call]).await;
+
+    let question = house.question(run, 1).await;
+    let shown = question.shown.evidence.last().unwrap();
+    assert_eq!((shown.source.as_str(), shown.trust), (format!("tool:x.drain.dry-run/{id}").as_str(), Trust::Untrusted));
+    assert!(shown.text.starts_with("Dry run: ") && shown.text.contains("would move 7 jobs"), "{}", shown.text);
+    let tried = server.seen("/drain/n1/true");
+    assert_eq!(tried.len(), 1);
+    // Or the other side would take the call for a repetition of this, and not do it.
+    assert_ne!(tried[0]["idempotency-key"].to_str().unwrap(), id.to_string());
+    assert!(server.seen("/drain/n1/").is_empty());
+
+    // What the person allows is another node, which nobody has tried out.
+    let edited = json!({"node": "n2"});
+    house.decide(run, question.approval_id, Some((edited.clone(), policy::digest(&edited)))).await;
+    assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    assert_eq!((server.seen("/drain/n2/true").len(), server.seen("/drain/n2/").len()), (1, 1));
+    assert!(server.seen("/drain/n1/").is_empty());
+    let observed = observed(&house.events(run).await);
+    assert_eq!((observed.len(), observed[0].phase.as_str(), observed[0].call_id), (1, "dry_run", Some(id)));
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_call_whose_dry_run_fails_does_not_happen() {
+    let server = Server::start().await;
+    server.answer("/check/n1", 409, "n1 is in use".to_owned());
+    server.answer("/drain/n1/true", 422, "no such node".to_owned());
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let executor = executor(&house, POLICIES);
+    let call = |tool: &str, node: &str| house.call(tool, json!({ "node": node }), Trust::Operator);
+    let calls = vec![call("x.move", "n1"), call("x.move", "n2"), call("x.drain", "n1")];
+    let ids: Vec<_> = calls.iter().map(|call| call.call_id).collect();
+    let run = house.run(calls).await;
+
+    for (id, said) in [(ids[0], "n1 is in use"), (ids[2], "no such node")] {
+        let (end, code, block) = house.end_of(run, id).await;
+        assert_eq!((end, code.as_str(), block.trust), ("tool.denied", "dry_run_failed", Trust::Untrusted));
+        assert!(block.text.contains("was not carried out") && block.text.contains(said), "{}", block.text);
+    }
+    assert!(server.seen("/move/n1").is_empty() && server.seen("/drain/n1/").is_empty());
+    assert_eq!(house.count(run, "approval.requested").await, 0, "nobody is asked about what can't be done");
+
+    assert_eq!(house.end_of(run, ids[1]).await.0, "tool.completed");
+    assert_eq!((server.seen("/check/n2").len(), server.seen("/move/n2").len()), (1, 1));
+    let observed = observed(&house.events(run).await);
+    assert_eq!((observed.len(), observed[0].call_id), (1, Some(ids[1])));
+
+    // What undoes it was agreed to with it, and is not tried out.
+    house.cancel(run).await;
+    house.event(run, |events| events.iter().any(|event| event.type_name() == "run.cancelled").then_some(())).await;
+    assert_eq!((server.seen("/check/n2").len(), server.seen("/undo/n2").len()), (1, 1));
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn what_can_not_be_tried_out_or_read_back_is_refused() {
+    let server = Server::start().await;
+    let declared: Vec<_> = tools(&server).into_iter().chain([("x.job", server.job_tool("x.job", false))]).collect();
+    let house = House::new(&[], &declared, "{}").await;
+    let forbids_looks = "
+        @id(\"read\") @ask(\"it looks\") permit (principal, action == Action::\"read\", resource);
+        @id(\"job\") @obligation(\"verify_after\") permit (principal, action, resource == Tool::\"x.job\");
+        @id(\"external\") @obligation(\"dry_run_first\") permit (principal, action == Action::\"external\", resource)
+        unless { resource == Tool::\"x.job\" };";
+    let executor = executor(&house, forbids_looks);
+    let call = |tool: &str, arguments| house.call(tool, arguments, Trust::Operator);
+    let calls = vec![
+        call("x.bare", json!({"node": "n1"})),
+        call("x.job", json!({"number": 1})),
+        call("x.move", json!({"node": "n1"})),
+    ];
+    let ids: Vec<_> = calls.iter().map(|call| call.call_id).collect();
+    let run = house.run(calls).await;
+    for (id, why) in ids.into_iter().zip(["the tool has no `dry_run`", "goes on by itself", "it looks"]) {
+        let (end, code, block) = house.end_of(run, id).await;
+        assert_eq!((end, code.as_str()), ("tool.denied", "policy"));
+        assert!(block.text.contains(why), "{}", block.text);
+    }
+    assert!(server.jobs().is_empty());
+    assert!(["/bare/n1", "/move/n1", "/check/n1"].iter().all(|path| server.seen(path).is_empty()));
+    house.close(vec![executor]).await;
+}
