@@ -16,16 +16,15 @@ class Observed:
     def __init__(self, answer):
         self.wakes = answer["wakes"]
         self.packs = answer["packs"]
-        self.last = answer["observations"][-1]
-        self.decides = self.last.get("decision") is not None
-        self.excerpts = [plain(evidence["excerpt"]) for evidence in self.last["evidence"]]
-        self.rules = [evidence["rule"] for evidence in self.last["evidence"]]
-        said = [self.last["changed"], self.last.get("decision") or "", self.last.get("missing") or ""]
-        self.packet_bytes = sum(
-            len(text.encode())
-            for text in [*said, *(evidence["excerpt"] for evidence in self.last["evidence"]), *self.rules]
-        )
-        self.log_bytes = self.last["counts"]["bytes"]
+        last = answer["observations"][-1]
+        # The model sees what wakes it, and the end.
+        shown = [told for told in answer["observations"][:-1] if told.get("decision")] + [last]
+        evidence = [evidence for told in shown for evidence in told["evidence"]]
+        self.decides = last.get("decision") is not None
+        self.excerpts = [plain(one["excerpt"]) for one in evidence]
+        self.rules = [one["rule"] for one in evidence]
+        self.packet_bytes = max(map(packet, shown))
+        self.log_bytes = last["counts"]["bytes"]
 
     def place_of(self, text):
         """Which excerpt, from 0, holds a text; none if no one does."""
@@ -59,6 +58,13 @@ class Esc:
         if not done.stdout.strip():
             raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
         return json.loads(done.stdout.splitlines()[-1])
+
+
+def packet(told):
+    """Bytes of what an observation says."""
+    said = [told["changed"], told.get("decision") or "", told.get("missing") or ""]
+    said += [text for evidence in told["evidence"] for text in (evidence["excerpt"], evidence["rule"])]
+    return sum(len(text.encode()) for text in said)
 
 
 def plain(text):

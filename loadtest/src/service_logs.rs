@@ -1,6 +1,8 @@
 //! Recorded logs of many services, with faults injected at known times: how well the lines of one request are told from those of
 //! others, and whether the health watch notices the faults. Nothing is started: it is the observer's own code on files.
 
+mod pace;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -41,6 +43,9 @@ pub struct Options {
     /// A folder of `*.csv.gz` (Timestamp, PodName, TraceID, Log) and `fault_list.json`.
     #[arg(long)]
     dir: PathBuf,
+    /// How often all files, as one recording, are read for what the pace of their lines tells: minutes are too short to learn it.
+    #[arg(long, default_value_t = 10)]
+    rounds: u32,
 }
 
 /// A row of a file.
@@ -68,6 +73,7 @@ pub async fn measure(options: &Options) -> Result<Value, Error> {
     files.sort();
     let mut watch = HealthWatch::new();
     let mut sets = Vec::new();
+    let mut recording = pace::Recording::default();
     for path in &files {
         let rows = rows(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -83,8 +89,9 @@ pub async fn measure(options: &Options) -> Result<Value, Error> {
         });
         println!("{}", serde_json::to_string_pretty(&set)?);
         sets.push(set);
+        recording.add(rows);
     }
-    Ok(json!({ "sets": sets }))
+    Ok(json!({ "sets": sets, "pace": recording.score(options.rounds) }))
 }
 
 fn action(row: &Row) -> Action {

@@ -8,10 +8,11 @@ use kernel::{
 };
 
 use crate::{
-    conclude::{Frame, Watch},
+    conclude::{Frame, Report, Watch},
     findings::Found,
     prefix,
     rules::{Limits, Rules},
+    stamps::Clock,
     templates::Miner,
     text,
 };
@@ -28,8 +29,8 @@ pub struct Concluded {
     pub packs: Vec<String>,
 }
 
-/// What the observer would conclude from this log, in order. Time stands still in it, so nothing is silent and a failure is
-/// held until the end.
+/// What the observer would conclude from this log, in order. Time goes on as the stamps in front of its lines say. Where there
+/// are none it stands still, so nothing is silent and a failure is held until the end.
 ///
 /// `pack` is added to those of the rule. Without the status with which the program ended, it is guessed from what the output
 /// says.
@@ -45,14 +46,18 @@ pub fn observe(log: &[u8], rule: &ObserveRule, pack: Option<&str>, exit: Option<
 #[must_use]
 pub fn observe_with(log: &[u8], rules: &Rules, miner: &mut Miner, command: &str, exit: Option<i32>) -> Concluded {
     let call_id = CallId::from_uuid(uuid::Uuid::nil());
-    let at = Timestamp::UNIX_EPOCH;
-    let mut watch = Watch::new(call_id, "the program", at).running(rules, command);
+    let mut watch = Watch::new(call_id, "the program", Timestamp::UNIX_EPOCH).running(rules, command);
     let mut observations = Vec::new();
-    let mut offset = 0;
-    for body in log.chunks(CHUNK) {
-        let frame = Frame { offset, first_line: None, at, read_at: at, body, exit: None };
-        let told = watch.frame(rules, miner, &frame);
-        observations.extend(told.into_iter().map(|report| report.observation().clone()));
+    let mut tell = |reports: Vec<Report>| {
+        observations.extend(reports.into_iter().map(|report| report.observation().clone()));
+    };
+    let (mut offset, mut at) = (0, Timestamp::UNIX_EPOCH);
+    for (body, until) in pieces(log) {
+        if until > at {
+            at = until;
+            tell(watch.due(rules, at));
+        }
+        tell(watch.frame(rules, miner, &Frame { offset, first_line: None, at, read_at: at, body, exit: None }));
         offset += body.len() as u64;
     }
     let code = exit.unwrap_or_else(|| i32::from(watch.shows_failure()));
@@ -60,9 +65,26 @@ pub fn observe_with(log: &[u8], rules: &Rules, miner: &mut Miner, command: &str,
     let exit =
         Exit { code: Some(code), signal: None, reason: "exited".to_owned(), bytes: counts.bytes, lines: counts.lines };
     let last = Frame { offset, first_line: None, at, read_at: at, body: b"", exit: Some(exit) };
-    observations.extend(watch.frame(rules, miner, &last).into_iter().map(|report| report.observation().clone()));
+    tell(watch.frame(rules, miner, &last));
     let packs = rules.names_of(watch.active()).map(str::to_owned).collect();
     Concluded { observations, packs }
+}
+
+/// A log in pieces, as it was written: each with the time at which it was.
+fn pieces(log: &[u8]) -> Vec<(&[u8], Timestamp)> {
+    let mut clock = Clock::default();
+    let mut pieces: Vec<(usize, usize, i64)> = Vec::new();
+    let mut start = 0;
+    for line in log.split_inclusive(|byte| *byte == b'\n') {
+        let (end, at) = (start + line.len(), clock.at(line));
+        match pieces.last_mut() {
+            Some((from, to, since)) if *since == at && end - *from <= CHUNK => *to = end,
+            _ => pieces.push((start, end, at)),
+        }
+        start = end;
+    }
+    let time = |millis| Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX);
+    pieces.into_iter().map(|(from, to, at)| (&log[from..to], time(at))).collect()
 }
 
 /// Learns from a log that ended well what is usual.
@@ -91,6 +113,20 @@ mod tests {
         assert_eq!(observations[0].evidence[0].line, 5000, "with the line before it");
         assert_eq!(observations[0].counts.lines, 5002);
         assert!(observations[0].changed.contains("src/lib.rs:7:9"), "{}", observations[0].changed);
+    }
+
+    #[test]
+    fn time_goes_on_as_the_log_says() {
+        let mut log = String::new();
+        for beat in 0..20 {
+            log += &format!("2026-07-30T10:{:02}:{:02}Z still waiting for the leader\n", beat / 6, beat % 6 * 10);
+        }
+        log += "2026-07-30T10:09:00Z there it is\n2026-07-30T10:09:01Z error: it is the wrong one\n";
+        log += "2026-07-30T10:30:00Z done\n";
+        let told = observe(log.as_bytes(), &ObserveRule::default(), None, Some(1));
+        let phases: Vec<_> = told.iter().map(|told| (told.phase.as_str(), told.decision.is_some())).collect();
+        assert_eq!(phases, [("heartbeat", true), ("failed", true)], "{told:#?}");
+        assert!(told[0].changed.contains("every 10 s") && told[1].changed.contains("in 1800.0 s"), "{told:#?}");
     }
 
     #[test]

@@ -37,6 +37,39 @@ impl Record {
         pairs(std::str::from_utf8(body).ok()?).map(|pairs| Self(Value::Object(pairs)))
     }
 
+    /// A record of a service's log. Its own fields are called as loggers call them: `severity` and `level`, `body`, `message` and
+    /// `msg`, `component`, `trace_id`, `span_id`; what else it says has its own name, and text that is a record itself is read too.
+    pub(crate) fn of_log(record: &signals::Record) -> Self {
+        let mut all = Map::new();
+        if let Some(Value::Object(inner)) = Self::read(record.body.as_bytes()).map(|inner| inner.0) {
+            all.extend(inner);
+        }
+        // Of a name and one with more parts the shorter comes first, and stays.
+        let mut attributes: Vec<_> = record.attributes.iter().collect();
+        attributes.sort_unstable_by_key(|(name, _)| *name);
+        for (name, value) in attributes {
+            nest(&mut all, name, value.clone());
+        }
+        let severity = record.severity.and_then(|severity| serde_json::to_value(severity).ok());
+        let text = |text: &Option<String>| text.clone().map(Value::from);
+        let own = [
+            ("severity", severity.clone()),
+            ("level", severity),
+            ("body", Some(record.body.as_str().into())),
+            ("message", Some(record.body.as_str().into())),
+            ("msg", Some(record.body.as_str().into())),
+            ("component", text(&record.component)),
+            ("trace_id", text(&record.trace_id)),
+            ("span_id", text(&record.span_id)),
+        ];
+        for (name, value) in own {
+            if let Some(value) = value {
+                all.entry(name).or_insert(value);
+            }
+        }
+        Self(Value::Object(all))
+    }
+
     /// A field, with dots into objects. A name that has dots itself is found too.
     pub(crate) fn field(&self, path: &str) -> Option<&Value> {
         self.0.get(path).or_else(|| path.split('.').try_fold(&self.0, |value, part| value.get(part)))
@@ -56,6 +89,20 @@ impl Record {
             phase: phase.map(|phase| text::window(phase.trim(), 0, most).into_owned()),
             percent: percent.filter(|percent| (0.0..=100.0).contains(percent)).map(|percent| percent as u8),
         }
+    }
+}
+
+/// Puts a value under a name with dots where an expression looks for it: `http.status` into `http`. A name whose first part
+/// is taken by something that is no object stays as it is.
+fn nest(into: &mut Map<String, Value>, name: &str, value: Value) {
+    match name.split_once('.') {
+        Some((first, rest)) if !first.is_empty() && !rest.is_empty() => {
+            match into.entry(first).or_insert_with(|| Value::Object(Map::new())) {
+                Value::Object(inner) => nest(inner, rest, value),
+                _ => drop(into.insert(name.to_owned(), value)),
+            }
+        }
+        _ => drop(into.insert(name.to_owned(), value)),
     }
 }
 
@@ -207,6 +254,32 @@ mod tests {
         ] {
             assert_eq!(fits(yaml, line), wanted, "{yaml}");
         }
+    }
+
+    #[test]
+    fn records_of_services_are_read_under_the_names_that_loggers_give() {
+        for line in [
+            r#"{"time":"2026-01-02T03:04:05Z","severity":"ERROR","body":"no room","attributes":{"http.status":503,"took":"17"}}"#,
+            r#"{"level":"error","msg":"no room","http":{"status":503},"took":17}"#,
+            r#"{"log":"{\"level\":\"error\",\"msg\":\"no room\",\"http\":{\"status\":503},\"took\":17}"}"#,
+            "level=error msg=\"no room\" http.status=503 took=17",
+        ] {
+            let record = Record::of_log(&signals::Record::from_line(line.as_bytes()));
+            for yaml in [
+                "{ path: level, op: eq, value: error }",
+                "{ path: msg, op: contains, value: no room }",
+                "{ path: http.status, op: ge, value: 500 }",
+                "{ path: took, op: lt, value: 18 }",
+                "{ path: trace_id, op: missing }",
+            ] {
+                assert!(rule(yaml).of(&record).next().is_some(), "{yaml}: {line}: {record:?}");
+            }
+        }
+        let record =
+            signals::Record::from_line(br#"{"msg":"x","http":{"status":503},"a":1,"a.b":2,"severity":"WARN"}"#);
+        let record = Record::of_log(&record);
+        assert!(rule("{ where: 'data.http.status == 503 && data.severity == \"warn\"' }").of(&record).next().is_some());
+        assert_eq!((record.number("a"), record.number("a.b")), (Some(1.0), Some(2.0)));
     }
 
     #[test]

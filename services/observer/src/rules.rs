@@ -1,6 +1,8 @@
 //! The rules of an agent for a tool, compiled: one look for words on each line, and the patterns only where one is found.
 
 mod build;
+mod hits;
+mod look;
 
 use std::time::Duration;
 
@@ -11,23 +13,18 @@ use kernel::{
 };
 use regex::bytes::{Regex, RegexSet};
 
+pub use self::hits::{Active, Edge, Failure, Hits, Progress};
 use crate::{
     findings::Finder,
     packs::Packs,
-    prefix,
     records::{Record, RecordRules},
-    text,
-    timed::{TimedHit, TimedRules},
+    timed::TimedRules,
 };
 
 /// Score of a rule of the agent itself, above every shipped one.
 pub(crate) const OWN_SCORE: u8 = 100;
 /// Score of lines that only follow from a failure.
 pub(crate) const CONSEQUENCE_SCORE: u8 = 20;
-/// What a rule of a pack counts less whose program was not recognised.
-const STRANGER: u8 = 15;
-/// Most bytes of a phase's name.
-const PHASE_BYTES: usize = 60;
 
 /// Bounds that hold for every agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,93 +38,6 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self { packet_bytes: 2048, progress_every: Duration::from_secs(10) }
-    }
-}
-
-/// Packs whose programs were recognised, a bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(transparent)]
-pub struct Active(pub u32);
-
-impl Active {
-    fn has(self, pack: u8) -> bool {
-        self.0 & (1 << pack) != 0
-    }
-}
-
-/// What a line says, by the rules.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Hits {
-    /// It shows a failure.
-    pub failure: Option<Failure>,
-    /// It says that something went well.
-    pub success: bool,
-    /// A program's last word on whether it went well.
-    pub verdict: Option<bool>,
-    /// How far it has come.
-    pub progress: Option<Progress>,
-    /// It begins or ends a section, by its place.
-    pub section: Option<Edge>,
-    /// What counts for windows of time.
-    pub timed: Vec<TimedHit>,
-}
-
-/// An end of a section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
-    /// It begins here.
-    From(usize),
-    /// It ends here.
-    To(usize),
-}
-
-/// A line that shows a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Which rule, by its place.
-    pub rule: usize,
-    /// How likely the line is the cause itself.
-    pub score: u8,
-    /// Whether and when it wakes while the program runs.
-    pub wake: WakeWhen,
-    /// It only says that something failed before it.
-    pub is_consequence: bool,
-    /// Lines before it that explain it.
-    pub before: usize,
-    /// Lines after it that explain it.
-    pub after: usize,
-    /// Where in the line, roughly.
-    pub at: usize,
-}
-
-impl Failure {
-    /// Whether it is worth waking for while the program runs.
-    #[must_use]
-    pub const fn wakes(&self) -> bool {
-        matches!(self.wake, WakeWhen::Now | WakeWhen::Settled)
-    }
-
-    /// Whether the agent itself calls it one.
-    #[must_use]
-    pub const fn is_own(&self) -> bool {
-        self.score == OWN_SCORE
-    }
-}
-
-/// How far the output says that the program is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// In the program's own words: outside text.
-    pub phase: Option<String>,
-    /// Of the whole.
-    pub percent: Option<u8>,
-}
-
-impl Progress {
-    /// With what another one says beyond it.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self { phase: self.phase.or(other.phase), percent: self.percent.or(other.percent) }
     }
 }
 
@@ -227,7 +137,14 @@ impl Rules {
     /// Compiles a rule with these packs.
     #[must_use]
     pub fn compile_with(rule: &ObserveRule, packs: &Packs, limits: Limits) -> Self {
-        build::rules(rule, packs, limits)
+        build::rules(rule, build::Base::Usual, packs, limits)
+    }
+
+    /// Compiles what is said about the lines of a service. Of the packs only those listen that are named: a service goes on
+    /// after what would end a program.
+    #[must_use]
+    pub fn for_service(rule: &ObserveRule) -> Self {
+        build::rules(rule, build::Base::None, Packs::shipped(), Limits::default())
     }
 
     /// The name of a rule, such as `cargo.panic` or `failure[0]`.
@@ -268,69 +185,15 @@ impl Rules {
         !self.slow.rules.is_empty() || words.is_match(line) || (self.reads_records() && Record::can_be(line))
     }
 
-    fn reads_records(&self) -> bool {
+    /// Whether any rule is about the fields of records.
+    pub(crate) fn reads_records(&self) -> bool {
         !self.records.is_empty() || self.timed.reads_records()
-    }
-
-    /// What the line says.
-    #[must_use]
-    pub fn look(&self, line: &[u8], active: Active) -> Hits {
-        let looking = Looking { rules: self, active, line, hits: Hits::default(), is_ignored: false, at: 0 };
-        let word = self.words.as_ref().and_then(|words| words.find(line));
-        self.look_at(word.map(|word| word.start()), looking)
-    }
-
-    /// What the line says, whether or not it holds a word: what the look for words spares.
-    #[must_use]
-    pub fn look_at_all(&self, line: &[u8], active: Active) -> Hits {
-        self.look_at(Some(0), Looking { rules: self, active, line, hits: Hits::default(), is_ignored: false, at: 0 })
-    }
-
-    fn look_at(&self, word: Option<usize>, mut looking: Looking<'_>) -> Hits {
-        let line = looking.line;
-        if let Some(word) = word {
-            looking.at = word;
-            let body = &line[prefix::len(line)..];
-            self.shipped.each(body, |rule| looking.rule(rule, body));
-            self.own.each_form(line, body, |rule, text| looking.rule(rule, text));
-        }
-        if !self.slow.rules.is_empty() {
-            let body = &line[prefix::len(line)..];
-            self.slow.each_form(line, body, |rule, text| looking.rule(rule, text));
-        }
-        if self.reads_records()
-            && let Some(record) = Record::read(line)
-        {
-            looking.record(&record);
-        }
-        looking.done()
-    }
-
-    /// How far it has come, by a line at the end of what has come.
-    #[must_use]
-    pub fn tail_progress(&self, line: &[u8]) -> Progress {
-        let mut latest = Progress::default();
-        let body = &line[prefix::len(line)..];
-        self.tail.each(body, |place| {
-            let found = self.progress.get(place).and_then(|regex| progress(regex, body));
-            latest = std::mem::take(&mut latest).or(found.unwrap_or_default());
-        });
-        latest
     }
 
     /// The packs that listen whatever the program is.
     #[must_use]
     pub const fn always(&self) -> Active {
         self.always
-    }
-
-    /// The packs whose program prints such lines.
-    #[must_use]
-    pub fn detect(&self, line: &[u8]) -> Active {
-        let mut active = Active::default();
-        let body = &line[prefix::len(line)..];
-        self.detect.each(body, |rule| active.0 |= self.rules[rule].pack.map_or(0, |pack| 1 << pack));
-        active
     }
 
     /// A section by its place.
@@ -374,7 +237,7 @@ pub(crate) fn rule_for(agent: Option<&AgentSpec>, tool: &str) -> ObserveRule {
 }
 
 /// When something wakes unless the agent says otherwise.
-const fn usual(anomaly: Anomaly) -> WakeWhen {
+pub(crate) const fn usual(anomaly: Anomaly) -> WakeWhen {
     match anomaly {
         Anomaly::Silence | Anomaly::Contradiction | Anomaly::Stage | Anomaly::Heartbeat => WakeWhen::Now,
         Anomaly::Failure | Anomaly::Threshold => WakeWhen::Settled,
@@ -389,140 +252,6 @@ impl std::fmt::Debug for Rules {
             .field("problems", &self.problems)
             .finish_non_exhaustive()
     }
-}
-
-impl Set {
-    fn each(&self, line: &[u8], mut each: impl FnMut(usize)) {
-        if !self.rules.is_empty() {
-            self.patterns.matches(line).iter().for_each(|place| each(self.rules[place]));
-        }
-    }
-
-    /// As `each`, for the line as it came and without what systems put in front of it: a rule once.
-    fn each_form<'l>(&self, line: &'l [u8], body: &'l [u8], mut each: impl FnMut(usize, &'l [u8])) {
-        if self.rules.is_empty() {
-            return;
-        }
-        let behind = self.patterns.matches(body);
-        behind.iter().for_each(|place| each(self.rules[place], body));
-        if body.len() < line.len() {
-            let whole = self.patterns.matches(line);
-            whole.iter().filter(|place| !behind.matched(*place)).for_each(|place| each(self.rules[place], line));
-        }
-    }
-}
-
-/// A line that is looked at.
-struct Looking<'a> {
-    rules: &'a Rules,
-    active: Active,
-    line: &'a [u8],
-    hits: Hits,
-    is_ignored: bool,
-    at: usize,
-}
-
-impl Looking<'_> {
-    fn rule(&mut self, place: usize, text: &[u8]) {
-        let rule = &self.rules.rules[place];
-        let is_known = rule.pack.is_none_or(|pack| self.active.has(pack));
-        match &rule.kind {
-            Kind::Failure { score, wake, is_consequence, verdict, before, after } => {
-                let found = Failure {
-                    rule: place,
-                    score: if is_known { *score } else { score.saturating_sub(STRANGER).max(1) },
-                    wake: if is_known || *wake == WakeWhen::Never { *wake } else { WakeWhen::End },
-                    is_consequence: *is_consequence,
-                    before: usize::from(*before),
-                    after: usize::from(*after),
-                    at: self.at,
-                };
-                if *verdict && is_known {
-                    self.hits.verdict = Some(false);
-                }
-                self.hits.failure = Some(stronger(self.hits.failure, found));
-            }
-            Kind::Ignore => self.is_ignored = true,
-            Kind::Success { verdict } => {
-                self.hits.success |= is_known;
-                if *verdict && is_known {
-                    self.hits.verdict = self.hits.verdict.or(Some(true));
-                }
-            }
-            Kind::Progress(regex) if self.hits.progress.is_none() => self.hits.progress = progress(regex, text),
-            Kind::Progress(_) => {}
-            Kind::Detect => {}
-            Kind::Section(edge) => self.hits.section = Some(*edge),
-            Kind::Threshold(place, regex) => {
-                let value = number(regex, text);
-                self.hits.timed.push(TimedHit::Threshold { place: *place, value });
-            }
-            Kind::Stage(machine, stage) => {
-                self.hits.timed.push(TimedHit::Stage { machine: *machine, stage: *stage });
-            }
-            Kind::Heartbeat(place) => self.hits.timed.push(TimedHit::Beat { place: *place }),
-        }
-    }
-
-    fn record(&mut self, record: &Record) {
-        for (place, means) in self.rules.records.of(record) {
-            match means {
-                Meaning::Failure => self.rule(place, self.line),
-                Meaning::Ignore => self.is_ignored = true,
-                Meaning::Success => self.hits.success = true,
-                Meaning::Progress => {
-                    self.hits.progress = self.hits.progress.take().or_else(|| Some(record.progress(PHASE_BYTES)));
-                }
-            }
-        }
-        self.hits.timed.extend(self.rules.timed.of_record(record));
-    }
-
-    fn done(mut self) -> Hits {
-        if self.is_ignored {
-            // What the agent itself calls a failure is one, whatever it looks like.
-            self.hits.failure = self.hits.failure.filter(Failure::is_own);
-            if self.hits.verdict == Some(false) {
-                self.hits.verdict = None;
-            }
-        }
-        self.hits
-    }
-}
-
-/// The agent's own rules come first. A line that only follows from a failure shows no cause, whatever else it looks like;
-/// otherwise the higher score counts.
-fn stronger(have: Option<Failure>, found: Failure) -> Failure {
-    let rank = |failure: &Failure| (failure.is_own(), failure.is_consequence, failure.score);
-    match have {
-        Some(have) if rank(&have) >= rank(&found) => have,
-        _ => found,
-    }
-}
-
-fn progress(regex: &Regex, line: &[u8]) -> Option<Progress> {
-    let groups = regex.captures(line)?;
-    let number = |name| groups.name(name).and_then(|found| text_of(found.as_bytes())?.parse::<f64>().ok());
-    let percent = number("percent").or_else(|| {
-        let (done, all) = (number("n")?, number("m")?);
-        (all > 0.0 && done <= all).then(|| 100.0 * done / all)
-    });
-    let numbers = ["percent", "n", "m"].map(|name| groups.name(name).map(|found| found.range()));
-    let phase = groups.iter().skip(1).flatten().find(|group| !numbers.contains(&Some(group.range())));
-    let phase = phase.map(|group| {
-        let phase = text::visible(group.as_bytes());
-        text::window(phase.trim(), 0, PHASE_BYTES).into_owned()
-    });
-    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent)).map(|percent| percent as u8);
-    (phase.is_some() || percent.is_some()).then_some(Progress { phase, percent })
-}
-
-fn number(regex: &Regex, line: &[u8]) -> Option<f64> {
-    text_of(regex.captures(line)?.name("value")?.as_bytes())?.parse().ok()
-}
-
-fn text_of(bytes: &[u8]) -> Option<&str> {
-    std::str::from_utf8(bytes).ok()
 }
 
 /// Whether `word` stands in `command` by itself.

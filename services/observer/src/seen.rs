@@ -110,7 +110,12 @@ enum Stored {
 impl Seen {
     /// Takes a line of this kind in. Beyond the bound, each line of another kind counts as the first.
     pub(crate) fn note(&mut self, id: TemplateId, at: Timestamp) -> Sighting {
-        let is_full = self.0.len() >= KINDS;
+        self.note_within(KINDS, id, at)
+    }
+
+    /// As `note`, within another bound.
+    pub(crate) fn note_within(&mut self, kinds: usize, id: TemplateId, at: Timestamp) -> Sighting {
+        let is_full = self.0.len() >= kinds;
         let kind = match self.0.get_mut(&id) {
             Some(kind) => kind,
             None if is_full => return Sighting { is_first: true, ..Sighting::default() },
@@ -120,6 +125,17 @@ impl Seen {
         let rhythm = kind.pace.move_to(at.as_millisecond());
         kind.pace.count = kind.pace.count.saturating_add(1);
         Sighting { is_first: kind.count == 1, rhythm, burst: kind.pace.burst() }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Forgets kinds that have not come since `before`, and those that nothing was learned of and have not since `rare` (both in
+    /// milliseconds).
+    pub(crate) fn forget(&mut self, before: i64, rare: i64) {
+        self.0.retain(|_, kind| kind.pace.last_ms >= if kind.pace.intervals < WORTH_KEEPING { rare } else { before });
     }
 
     /// All of them.
@@ -294,5 +310,10 @@ mod tests {
         assert_eq!(serde_json::from_str::<Seen>(&stored).unwrap(), seen);
         let before: Seen = serde_json::from_str(r#"{"7":3}"#).unwrap();
         assert_eq!(before.0[&KIND].count, 3, "as observers wrote it that knew of no pace");
+        seen.note_within(KINDS + 1, KIND, Timestamp::from_millisecond(1_800_000_190_000).unwrap());
+        seen.forget(1_800_000_195_000, 1_800_000_191_000);
+        assert_eq!(seen.len(), KINDS, "of what came once nothing was learned");
+        seen.forget(1_800_000_196_000, 1_800_000_191_000);
+        assert_eq!(seen.len(), 0);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use kernel::{
     call::Evidence,
-    observe::{Anomaly, Heartbeat, Machine, ObserveRule, Threshold},
+    observe::{Anomaly, Heartbeat, Machine, ObserveRule, Stage, Threshold},
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,12 +53,14 @@ pub(crate) struct TimedRules {
     heartbeats: Vec<Heartbeat>,
 }
 
-/// Something that time told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Something that time told. Fits into a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Timely {
     pub(crate) anomaly: Anomaly,
     /// The rule's name.
     pub(crate) rule: String,
+    /// When it had its reason, in milliseconds.
+    pub(crate) at: i64,
     /// Where in the output it has its reason.
     pub(crate) offset: u64,
     pub(crate) line: u64,
@@ -95,6 +97,9 @@ pub(crate) struct Mark {
     pub(crate) offset: u64,
     pub(crate) line: u64,
     text: String,
+    /// It stands in the log of a service, by message and place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_logged: bool,
     /// What was to be told of it was told.
     #[serde(default)]
     told: bool,
@@ -133,13 +138,24 @@ pub(crate) struct Place<'a> {
     pub(crate) line: u64,
     pub(crate) text: &'a [u8],
     pub(crate) at: Timestamp,
+    /// It stands in the log of a service: `offset` is its message there, and `line` its place in that.
+    pub(crate) is_logged: bool,
 }
 
 impl Place<'_> {
     pub(crate) fn mark(&self) -> Mark {
         let visible = text::visible(self.text);
         let text = text::window(visible.trim(), 0, LINE_BYTES).into_owned();
-        Mark { at: self.at.as_millisecond(), offset: self.offset, line: self.line, text, told: false }
+        let (at, is_logged) = (self.at.as_millisecond(), self.is_logged);
+        Mark { at, offset: self.offset, line: self.line, text, is_logged, told: false }
+    }
+}
+
+impl Mark {
+    /// In words: `line 7`.
+    pub(crate) fn name(&self) -> String {
+        let line = self.line.saturating_add(1);
+        if self.is_logged { format!("line {line} of message {}", self.offset) } else { format!("line {line}") }
     }
 }
 
@@ -214,8 +230,9 @@ impl Timed {
             (None, None) => String::new(),
         };
         let times = if most == 1 { "once".to_owned() } else { format!("{most} times within {}", threshold.within) };
-        let changed = format!("Threshold `{}` was passed: {times}{what}, at line {}.", threshold.id, place.line + 1);
-        Some(timely(Anomaly::Threshold, threshold.id.clone(), place.mark(), changed))
+        let mark = place.mark();
+        let changed = format!("Threshold `{}` was passed: {times}{what}, at {}.", threshold.id, mark.name());
+        Some(timely(Anomaly::Threshold, threshold.id.clone(), mark, changed))
     }
 
     /// Counts a failure that was seen before; one of very many within a minute is told.
@@ -229,11 +246,10 @@ impl Timed {
             return None;
         }
         self.next_burst = minute.saturating_add(NEXT_BURST);
-        let changed = format!(
-            "Failures that were seen before came {BURST} times within a minute, up to line {}.",
-            place.line + 1
-        );
-        Some(timely(Anomaly::Burst, rule.to_owned(), place.mark(), changed))
+        let mark = place.mark();
+        let changed =
+            format!("Failures that were seen before came {BURST} times within a minute, up to {}.", mark.name());
+        Some(timely(Anomaly::Burst, rule.to_owned(), mark, changed))
     }
 
     fn enter(&mut self, machine: &Machine, which: usize, stage: usize, place: Place<'_>) {
@@ -253,41 +269,50 @@ impl Timed {
         }
     }
 
-    /// What time has told by now.
-    pub(crate) fn due(&mut self, rules: &TimedRules, now: Timestamp) -> Vec<Timely> {
-        let now = now.as_millisecond();
+    /// What time has told by now. What was said before `heard_from` may not all have been heard: until then nothing was late.
+    pub(crate) fn due(&mut self, rules: &TimedRules, now: Timestamp, heard_from: Option<Timestamp>) -> Vec<Timely> {
+        let (now, heard_from) = (now.as_millisecond(), heard_from.map_or(i64::MIN, Timestamp::as_millisecond));
         let mut told = Vec::new();
         for (which, under) in &mut self.machines {
             let Some(machine) = rules.machines.get(*which) else { continue };
             let Some(stage) = machine.stages.get(under.stage) else { continue };
             let Some(within) = stage.within.filter(|_| !under.since.told) else { continue };
-            if is_over(now, under.since.at, within.std()) {
+            if is_over(now, under.since.at.max(heard_from), within.std()) {
                 under.since.told = true;
                 let next = machine.stages.get(under.stage + 1).map_or("its end", |next| next.name.as_str());
                 let changed = format!(
-                    "`{}` has been at `{}` for more than {within}, since line {}; `{next}` has not come.",
+                    "`{}` has been at `{}` for more than {within}, since {}; `{next}` has not come.",
                     machine.id,
                     stage.name,
-                    under.since.line + 1
+                    under.since.name()
                 );
-                let rule = format!("{}.{}", machine.id, stage.name);
-                told.push(timely(Anomaly::Stage, rule, under.since.clone(), changed));
+                told.push(timely(Anomaly::Stage, of_stage(machine, stage), under.since.clone(), changed));
             }
         }
         for (which, last) in &mut self.beats {
             let Some(heartbeat) = rules.heartbeats.get(*which) else { continue };
-            if !last.told && is_over(now, last.at, heartbeat.every.std()) {
+            if !last.told && is_over(now, last.at.max(heard_from), heartbeat.every.std()) {
                 last.told = true;
                 let changed = format!(
-                    "Heartbeat `{}` stays away: the last was at line {}, more than {} ago.",
+                    "Heartbeat `{}` stays away: the last was at {}, more than {} ago.",
                     heartbeat.id,
-                    last.line + 1,
+                    last.name(),
                     heartbeat.every
                 );
                 told.push(timely(Anomaly::Heartbeat, heartbeat.id.clone(), last.clone(), changed));
             }
         }
         told
+    }
+
+    /// The rules by which a stage or a heartbeat is late, and was told of.
+    pub(crate) fn late<'t>(&'t self, rules: &'t TimedRules) -> impl Iterator<Item = String> + 't {
+        let stages = self.machines.iter().filter(|(_, under)| under.since.told).filter_map(|(which, under)| {
+            let machine = rules.machines.get(*which)?;
+            Some(of_stage(machine, machine.stages.get(under.stage)?))
+        });
+        let beats = self.beats.iter().filter(|(_, last)| last.told);
+        stages.chain(beats.filter_map(|(which, _)| Some(rules.heartbeats.get(*which)?.id.clone())))
     }
 
     /// Procedures that have not come to their end, in words.
@@ -306,7 +331,13 @@ fn counts(threshold: &Threshold, value: Option<f64>) -> bool {
 }
 
 fn timely(anomaly: Anomaly, rule: String, mark: Mark, changed: String) -> Timely {
-    Timely { anomaly, rule, offset: mark.offset, line: mark.line, changed, excerpt: mark.text, is_only: false }
+    let Mark { at, offset, line, text: excerpt, .. } = mark;
+    Timely { anomaly, rule, at, offset, line, changed, excerpt, is_only: false }
+}
+
+/// The name of a rule about a stage.
+fn of_stage(machine: &Machine, stage: &Stage) -> String {
+    format!("{}.{}", machine.id, stage.name)
 }
 
 fn is_over(now: i64, since: i64, span: Duration) -> bool {
@@ -324,7 +355,7 @@ mod tests {
 
     fn place(seconds: i64, text: &str) -> Place<'_> {
         let at = Timestamp::from_second(seconds).unwrap();
-        Place { offset: seconds as u64, line: seconds as u64, text: text.as_bytes(), at }
+        Place { offset: seconds as u64, line: seconds as u64, text: text.as_bytes(), at, is_logged: false }
     }
 
     fn at(seconds: i64) -> Timestamp {
@@ -365,16 +396,18 @@ mod tests {
         timed.hit(&rules, stage(2), place(1, "c"));
         assert_eq!(timed, Timed::default(), "an end without a beginning");
         timed.hit(&rules, stage(0), place(10, "a"));
-        assert!(timed.due(&rules, at(70)).is_empty());
-        let told = timed.due(&rules, at(71));
+        assert!(timed.due(&rules, at(70), None).is_empty());
+        let told = timed.due(&rules, at(71), None);
+        assert_eq!(timed.late(&rules).collect::<Vec<_>>(), ["deploy.begun"]);
         assert_eq!((told.len(), told[0].offset, told[0].rule.as_str()), (1, 10, "deploy.begun"));
-        assert!(timed.due(&rules, at(500)).is_empty(), "told once");
+        assert!(timed.due(&rules, at(500), None).is_empty(), "told once");
         timed.hit(&rules, stage(1), place(500, "b"));
+        assert_eq!(timed.late(&rules).next(), None, "it goes on");
         assert!(timed.unfinished(&rules).unwrap().contains("rolling"));
         let stored = serde_json::to_string(&timed).unwrap();
         let mut timed: Timed = serde_json::from_str(&stored).unwrap();
         timed.hit(&rules, stage(2), place(600, "c"));
-        assert!(timed.due(&rules, at(5000)).is_empty() && timed.unfinished(&rules).is_none());
+        assert!(timed.due(&rules, at(5000), None).is_empty() && timed.unfinished(&rules).is_none());
     }
 
     #[test]
@@ -392,14 +425,15 @@ mod tests {
     fn a_heartbeat_that_stays_away_is_told_until_it_comes_again() {
         let rules = rules("heartbeats: [{ id: alive, match: alive, every: 30s }]");
         let mut timed = Timed::default();
-        assert!(timed.due(&rules, at(1000)).is_empty(), "it never began");
+        assert!(timed.due(&rules, at(1000), None).is_empty(), "it never began");
         let beat = TimedHit::Beat { place: 0 };
         timed.hit(&rules, beat, place(0, "alive"));
         timed.hit(&rules, beat, place(25, "alive"));
-        assert!(timed.due(&rules, at(55)).is_empty());
-        assert_eq!(timed.due(&rules, at(56)).len(), 1);
-        assert!(timed.due(&rules, at(99)).is_empty());
+        assert!(timed.due(&rules, at(55), None).is_empty());
+        assert_eq!(timed.due(&rules, at(56), None).len(), 1);
+        assert!(timed.due(&rules, at(99), None).is_empty());
         timed.hit(&rules, beat, place(100, "alive"));
-        assert_eq!(timed.due(&rules, at(131)).len(), 1);
+        assert!(timed.due(&rules, at(131), Some(at(120))).is_empty(), "nobody heard what was said till then");
+        assert_eq!(timed.due(&rules, at(151), Some(at(120))).len(), 1);
     }
 }

@@ -48,7 +48,7 @@ pub const PACK_ALIASES: [(&str, &str); 11] = [
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObserveRule {
-    /// The tool whose output they are for.
+    /// The tool whose output they are for. Not under `watch`, which names the service whose lines they are for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Only in files that were stored long ago, and without effect: the logs of services are looked at by `watch`.

@@ -23,6 +23,8 @@ const PLACES: usize = 4;
 const PLACE_BYTES: usize = 120;
 /// Least bytes of evidence, however much else there is to say.
 const EVIDENCE_AT_LEAST: usize = 512;
+/// Things that time told and that wait for the end to be shown; further ones are only counted.
+const AT_END: usize = 4;
 
 impl Watch {
     fn observation(&self, phase: &str, changed: String) -> Observation {
@@ -80,9 +82,10 @@ impl Watch {
         Report::Observe { key: self.key("silence", self.next_offset()), observation }
     }
 
-    /// What time told; nothing, if the agent wants to hear of it with the end.
+    /// What time told; nothing now, if the agent wants to hear of it with the end.
     pub(super) fn timely(&mut self, rules: &Rules, timely: &Timely, now: Timestamp) -> Option<Report> {
         if rules.wake(timely.anomaly, &timely.rule) == WakeWhen::End {
+            self.show_at_end(timely.clone());
             return None;
         }
         let (phase, why) = match timely.anomaly {
@@ -104,6 +107,14 @@ impl Watch {
         Some(Report::Observe { key, observation })
     }
 
+    pub(super) fn show_at_end(&mut self, timely: Timely) {
+        if self.at_end.len() < AT_END {
+            self.at_end.push(timely);
+        } else {
+            self.counts.suppressed += 1;
+        }
+    }
+
     /// `frame`: the last one.
     pub(super) fn conclude(&mut self, rules: &Rules, miner: &mut Miner, exit: &Exit, frame: &Frame<'_>) -> Report {
         self.ended = true;
@@ -116,13 +127,19 @@ impl Watch {
         let mut observation = self.observation(if succeeded { "completed" } else { "failed" }, changed);
         observation.missing = self.missing(lost);
         observation.counts.gap_bytes += lost;
-        observation.anomaly = !matches!(exit.reason.as_str(), "exited" | "cancelled");
+        observation.anomaly = !matches!(exit.reason.as_str(), "exited" | "cancelled") || !self.at_end.is_empty();
+        let at_end = std::mem::take(&mut self.at_end);
+        for timely in &at_end {
+            observation.changed.push(' ');
+            observation.changed.push_str(&timely.changed);
+        }
         let doubt = if succeeded {
             self.conclude_success(rules, miner, &mut observation)
         } else {
             self.conclude_failure(rules, miner, exit, frame.at, &mut observation);
             None
         };
+        add_as_far_as_fits(rules.limits, &mut observation, at_end.iter().map(Timely::evidence));
         self.counts = observation.counts;
         let key = format!("obs/{}/exit", self.call_id);
         Report::Conclude { key, exit: exit.clone(), succeeded, observation, duration_ms, doubt, asked: None }
@@ -203,8 +220,7 @@ impl Watch {
             observation.changed.push_str(" These are its last lines.");
             observation.evidence.extend(self.collector.tail(rules.limits.packet_bytes / 2, "tail"));
         }
-        let left = room(rules.limits, observation).saturating_sub(observation.evidence.iter().map(cost).sum());
-        observation.evidence.extend(away.map(|away| away.evidence()).filter(|evidence| cost(evidence) <= left));
+        add_as_far_as_fits(rules.limits, observation, away.iter().map(Timely::evidence));
     }
 
     /// Fills what is left of the packet with evidence, and names the places in files that it speaks of.
@@ -228,6 +244,17 @@ fn room(limits: Limits, observation: &Observation) -> usize {
     let words = |text: &Option<String>| text.as_ref().map_or(0, |text| text.len() + 10);
     let said = observation.changed.len() + words(&observation.decision) + words(&observation.missing);
     limits.packet_bytes.saturating_sub(said).max(EVIDENCE_AT_LEAST)
+}
+
+/// Adds evidence for which the packet still has room.
+fn add_as_far_as_fits(limits: Limits, observation: &mut Observation, evidence: impl Iterator<Item = Evidence>) {
+    let mut left = room(limits, observation).saturating_sub(observation.evidence.iter().map(cost).sum());
+    for one in evidence.filter(|one| !one.excerpt.is_empty()) {
+        if cost(&one) <= left {
+            left -= cost(&one);
+            observation.evidence.push(one);
+        }
+    }
 }
 
 /// Where the evidence says that something is wrong, each place once.

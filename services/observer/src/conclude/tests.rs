@@ -100,6 +100,25 @@ fn failures_without_end_wake_ever_more_seldom() {
 }
 
 #[test]
+fn what_only_shipped_rules_take_for_failures_wakes_once_in_a_job_and_with_its_end() {
+    let mut told = Told::new(&cargo());
+    for minute in 0..90 {
+        let word = "abcdefghij".chars().nth(minute % 10).unwrap();
+        told.feed(minute as i64 * 60_000, &format!("test {word}{word} ... FAILED\n"), None);
+        told.wait(minute as i64 * 60_000 + 30_000);
+    }
+    told.exit(5_400_000, 101);
+    assert_eq!(told.phases(), [("failure", true), ("failed", true)]);
+    // What the agent itself calls a failure is not held back for so long.
+    let mut told = Told::new(&ObserveRule { failure: vec!["lost node".into()], ..cargo() });
+    told.feed(0, "test a ... FAILED\n", None);
+    told.wait(10_000);
+    told.feed(20_000, "lost node 7\n", None);
+    told.wait(400_000);
+    assert_eq!(told.phases(), [("failure", true), ("failure", true)]);
+}
+
+#[test]
 fn success_wakes_nobody() {
     let mut told = Told::new(&cargo());
     told.feed(0, "   Compiling x v1\nwarning: an error was mentioned\ntest result: ok. 3 passed; 0 failed\n", None);
@@ -337,7 +356,88 @@ fn what_is_told_of_pace_has_one_key_in_a_call_wherever_the_reading_began() {
 }
 
 #[test]
-fn the_pace_of_logs_of_what_ended_well_tells_nothing_however_fast_they_come() {
+fn what_is_to_be_heard_of_with_the_end_is_shown_with_it() {
+    let yaml = "packs: [cargo]\nthresholds: [{ id: retries, match: retrying, count: 3, within: 10s }]\n\
+                escalate: [{ on: [burst, heartbeat, threshold], wake: end }]";
+    for code in [0, 1] {
+        let mut told = Told::new(&serde_saphyr::from_str(yaml).unwrap());
+        beating(&mut told);
+        told.wait(200_000);
+        for line in 0..3 {
+            told.feed(200_000 + line, "retrying\n", None);
+        }
+        for minute in 4..10_i64 {
+            let lines = if minute == 9 { 2000 } else { 6 };
+            for line in 0..lines {
+                told.feed(1 + minute * 60_000 + line * 60_000 / lines, &format!("request {line} took a while\n"), None);
+            }
+        }
+        assert!(told.reports.is_empty(), "{:?}", told.reports);
+        // A checkpoint keeps it.
+        told.watch = serde_json::from_str(&serde_json::to_string(&told.watch).unwrap()).unwrap();
+        told.exit(600_000, code);
+        assert_eq!(told.reports.len(), 1);
+        let observation = told.reports[0].observation();
+        for words in ["came every 5 s", "Threshold `retries` was passed", "100 times within a minute; 6 is usual"] {
+            assert_eq!(observation.changed.matches(words).count(), 1, "{words}: {}", observation.changed);
+        }
+        assert_eq!((observation.anomaly, observation.decision.is_some()), (true, code == 1));
+        let shown: Vec<_> = observation.evidence.iter().map(|evidence| evidence.excerpt.as_str()).collect();
+        for line in ["request 99 took a while", "retrying", "still waiting for the leader, 60 s"] {
+            assert!(shown.contains(&line), "{line}: {shown:?}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_with_the_last_of_the_output_is_shown_with_the_end() {
+    let yaml = "thresholds: [{ id: retries, match: retrying, count: 2, within: 10s }]";
+    let mut told = Told::new(&serde_saphyr::from_str(yaml).unwrap());
+    let exit = Exit { bytes: 18, ..told.ended("exited", Some(0)) };
+    told.feed(1000, "retrying\nretrying\n", Some(exit));
+    assert_eq!(told.phases(), [("completed", false)]);
+    assert!(told.reports[0].observation().changed.contains("Threshold `retries`"), "{:?}", told.reports);
+}
+
+#[test]
+fn a_build_that_pauses_for_long_after_lines_at_an_even_pace_wakes_nobody() {
+    type Line = fn(i64) -> String;
+    let lines: [Line; 6] = [
+        |step| format!("[{step}/96] Building CXX object src/part{step}.cpp.o\n"),
+        |step| format!("epoch {step} of 50: loss 0.{}\n", 900 - step),
+        |_| "   Compiling syn v2.0.1\n".to_owned(),
+        |step| format!("ok {step} - waits for the leader\n"),
+        |step| format!("batch {step} done\n"),
+        |step| format!("progress: {}%\n", step * 2),
+    ];
+    for line in lines {
+        for every in [2000, 5000, 30_000] {
+            let mut told = Told::new(&ObserveRule::default());
+            let mut now = 1000;
+            for part in ["library", "program", "package"] {
+                for step in 1..=40 {
+                    now += every;
+                    told.feed(now, &line(step), None);
+                    told.wait(now);
+                }
+                // It links, packs, or keeps what it has learned.
+                for _ in 0..20 {
+                    now += 60_000;
+                    told.wait(now);
+                }
+                now += 5000;
+                told.feed(now, &format!("the {part} is there\n"), None);
+            }
+            told.exit(now, 0);
+            assert_eq!(told.phases().iter().filter(|(_, wakes)| *wakes).count(), 0, "{}: {:#?}", line(1), told.reports);
+            let learned = |report: &Report| report.observation().evidence.iter().any(|one| one.rule == "learned");
+            assert!(!told.reports.iter().any(learned), "{}: {:#?}", line(1), told.reports);
+        }
+    }
+}
+
+#[test]
+fn the_pace_of_logs_of_what_ended_well_tells_nothing_however_fast_they_come_and_however_long_they_pause() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../loadtest/observing/passing");
     let logs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(logs.len() >= 8);
@@ -345,11 +445,10 @@ fn the_pace_of_logs_of_what_ended_well_tells_nothing_however_fast_they_come() {
     for (log, every) in logs.iter().flat_map(|log| [3, 400, 1000, 5000, 20_000].map(|every| (log, every))) {
         let text = String::from_utf8_lossy(&std::fs::read(log).unwrap()).into_owned();
         let mut told = Told::with(rules);
-        let (mut now, half) = (1_i64, text.lines().count() / 2);
+        let (mut now, tenth) = (1_i64, (text.lines().count() / 10).max(1));
         for (number, line) in text.lines().enumerate() {
-            // A pause in the middle, as when something is linked or got. After a longer one than a minute a heartbeat may be told:
-            // of that this says nothing, only of bursts and of shorter pauses.
-            now += if number == half { 50_000 } else { every };
+            // Pauses of ten minutes, as when something large is linked or got.
+            now += if number % tenth == 0 { 600_000 } else { every };
             told.wait(now);
             told.feed(now, &format!("{line}\n"), None);
         }

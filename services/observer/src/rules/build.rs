@@ -48,17 +48,26 @@ pub(super) fn merge<'a>(rules: impl Iterator<Item = &'a ObserveRule>) -> Observe
     })
 }
 
-pub(super) fn rules(rule: &ObserveRule, packs: &Packs, limits: Limits) -> Rules {
+/// Which packs listen beside those that are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    /// Those that know what is common to many programs; and if none is named, all of them.
+    Usual,
+    /// None.
+    None,
+}
+
+pub(super) fn rules(rule: &ObserveRule, base: Base, packs: &Packs, limits: Limits) -> Rules {
     let mut builder = Builder { escalate: rule.escalate.clone(), ..Builder::default() };
     builder.own(rule);
     let mut findings = Vec::new();
-    if rule.packs.is_empty() {
+    if base == Base::Usual && rule.packs.is_empty() {
         for (name, pack) in packs.all() {
             builder.pack(name, pack, ALWAYS.contains(&name));
             findings.extend(&pack.findings);
         }
     } else {
-        for (name, pack) in builder.named(rule, packs) {
+        for (name, pack) in builder.named(rule, base, packs) {
             builder.pack(name, pack, true);
             findings.extend(&pack.findings);
         }
@@ -85,9 +94,10 @@ struct Builder {
 
 impl Builder {
     /// The packs that the agent names, and what they rest on.
-    fn named<'p>(&mut self, rule: &ObserveRule, packs: &'p Packs) -> Vec<(&'p str, &'p Pack)> {
+    fn named<'p>(&mut self, rule: &ObserveRule, base: Base, packs: &'p Packs) -> Vec<(&'p str, &'p Pack)> {
         let mut found: Vec<(&str, &Pack)> = Vec::new();
-        for name in ALWAYS.iter().copied().chain(rule.packs.iter().map(String::as_str)) {
+        let others: &[&str] = if base == Base::Usual { &ALWAYS } else { &[] };
+        for name in others.iter().copied().chain(rule.packs.iter().map(String::as_str)) {
             match packs.get(name) {
                 Some((known, pack)) if found.iter().all(|(have, _)| *have != known) => found.push((known, pack)),
                 Some(_) => {}

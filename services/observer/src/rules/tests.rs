@@ -1,6 +1,7 @@
 use kernel::observe::{PACKS, WakeWhen};
 
 use super::*;
+use crate::timed::TimedHit;
 
 const ALL: Active = Active(u32::MAX);
 
@@ -195,4 +196,22 @@ fn what_cannot_be_used_is_named() {
     let rules = compile("{ packs: [nope], failure: ['\\w{1000}{1000}', good] }");
     assert_eq!(rules.problems.len(), 2, "{:?}", rules.problems);
     assert!(failure(&rules, "good").is_some());
+}
+
+#[test]
+fn of_a_service_only_the_packs_listen_that_are_named() {
+    let rule = |yaml: &str| Rules::for_service(&serde_saphyr::from_str(yaml).unwrap());
+    let line = b"pod shop-1 is in CrashLoopBackOff, panic: no room";
+    for (yaml, wanted) in [
+        ("packs: [kubectl]", Some("kubernetes.pod")),
+        ("packs: [git]", None),
+        ("settle: 1s", None),
+        ("failure: ['no room']", Some("failure[0]")),
+    ] {
+        let rules = rule(yaml);
+        let found = rules.look(line, rules.always()).failure;
+        assert_eq!(found.map(|failure| rules.name(failure.rule)), wanted, "{yaml}");
+        assert!(found.is_none_or(|failure| failure.wakes()), "{yaml}");
+    }
+    assert!(rule("settle: 1s").is_empty());
 }

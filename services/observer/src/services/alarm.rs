@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use bus::{Bus, CloudEvent, Outgoing, subject};
-use engine::{Alert, EngineError, Externals, HEALTH_FIRING, HEALTH_RECOVERED, OBSERVER, RecordError, Services};
+use engine::{
+    Alert, EngineError, Externals, HEALTH_FIRING, HEALTH_NOTICED, HEALTH_RECOVERED, OBSERVER, RecordError, Services,
+};
 use kernel::{TenantId, call::Evidence};
 use serde_json::{Value, json};
 
 use super::{health::Change, watches::CompiledWatch};
+use crate::meter;
 
 /// Most bytes of evidence in an alarm.
 const EVIDENCE_BYTES: usize = 1536;
@@ -45,7 +48,6 @@ impl Herald {
         let evidence: Vec<Evidence> = change
             .evidence
             .iter()
-            .rev()
             .map_while(|line| {
                 let taken = (left > 40).then(|| line.evidence(service, rule, left))?;
                 left = left.saturating_sub(taken.excerpt.len());
@@ -63,7 +65,11 @@ impl Herald {
             change.since.as_millisecond(),
             change.episode
         );
-        let event_type = if change.firing { HEALTH_FIRING } else { HEALTH_RECOVERED };
+        let event_type = match (change.wakes, change.firing) {
+            (true, true) => HEALTH_FIRING,
+            (true, false) => HEALTH_RECOVERED,
+            (false, _) => HEALTH_NOTICED,
+        };
         let alert = Alert {
             tenant: tenant.clone(),
             service: service.to_owned(),
@@ -80,7 +86,7 @@ impl Herald {
             tokio::time::sleep(delays.next().unwrap_or(RETRY_MAX)).await;
         }
         self.say(tenant, event_type, &id, service, data).await;
-        metrics::counter!("observer_alarms_total", "state" => state).increment(1);
+        meter::alarm(state, change.wakes);
         tracing::info!(%tenant, service, agent = watch.agent, rule, state, what = change.what, "the health of a service changed");
     }
 
@@ -99,7 +105,7 @@ impl Herald {
                 }
                 Err(error) => {
                     tracing::error!(%error, id, "what was seen can't be recorded");
-                    crate::meter::passed_over("not_recorded");
+                    meter::passed_over("not_recorded");
                     return;
                 }
             }

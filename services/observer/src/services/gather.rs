@@ -18,6 +18,7 @@ use signals::Record;
 use super::{
     Place,
     evidence::Line,
+    pace::Learned,
     ring::{Held, Ring},
 };
 use crate::{
@@ -163,6 +164,18 @@ impl Gatherer {
                 slice.seen = slice.seen.max(seq);
             }
             self.dirty.insert(key);
+        }
+    }
+
+    /// Brings what the pace of a service's lines tells to the open windows at that service.
+    pub(super) fn learned(&mut self, tenant: &TenantId, service: &str, learned: &Learned) {
+        let set = Arc::clone(&self.open);
+        let Some(open) = set.of(tenant) else { return };
+        for window in open.windows.iter().filter(|window| window.action.service == service) {
+            let key = (window.id(), service.to_owned());
+            if self.slices.entry(key.clone()).or_default().learn(learned) {
+                self.dirty.insert(key);
+            }
         }
     }
 

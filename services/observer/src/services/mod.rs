@@ -8,29 +8,29 @@ pub(crate) mod alarm;
 pub mod evidence;
 mod gather;
 pub mod health;
+mod lines;
+pub mod pace;
 mod ring;
+mod service;
 pub mod shape;
 pub mod watches;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use bus::{Delivery, Subject};
 use engine::{Engine, EngineError, ServiceCheckpoint, SignalGap};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kernel::TenantId;
-use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use signals::Record;
 
 use self::{
     alarm::Herald,
-    evidence::Line,
     gather::{Gatherer, Touched},
-    health::Health,
+    health::Change,
+    pace::Learned,
     ring::Held,
+    service::{Mind, Service},
     watches::{CompiledWatch, WatchBook},
 };
 use crate::{meter, windows::OpenWindows};
@@ -53,35 +53,6 @@ pub(crate) struct LogMeans {
 
 type Key = (TenantId, String);
 
-/// What is in mind of a service, as a checkpoint has it.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Mind {
-    /// By agent and rule.
-    health: BTreeMap<String, Health>,
-}
-
-/// A service whose log is read.
-#[derive(Debug, Default)]
-struct Service {
-    mind: Mind,
-    watchers: Vec<Arc<CompiledWatch>>,
-    /// The last message that it includes.
-    seq: u64,
-    is_dirty: bool,
-    pace: Pace,
-}
-
-/// How many records came in the second that is counted, and those that were passed over.
-#[derive(Debug, Default)]
-struct Pace {
-    second: i64,
-    records: u64,
-    skipped: u64,
-    since: Option<Timestamp>,
-    until: Option<Timestamp>,
-}
-
 /// The logs of one partition.
 pub(crate) struct Logs {
     partition: u8,
@@ -89,6 +60,8 @@ pub(crate) struct Logs {
     stream_made: i64,
     services: HashMap<Key, Service>,
     gatherer: Gatherer,
+    /// Since when all is heard that services say.
+    heard_from: Option<Timestamp>,
 }
 
 impl Logs {
@@ -114,7 +87,7 @@ impl Logs {
             service.watchers = watchers(&means.book, tenant, name).await?;
         }
         let gatherer = Gatherer::open(means.windows.clone(), means.engine.actions()).await?;
-        Ok(Self { partition, means, stream_made, services, gatherer })
+        Ok(Self { partition, means, stream_made, services, gatherer, heard_from: None })
     }
 
     /// Reads a message.
@@ -144,8 +117,13 @@ impl Logs {
         if is_watched || self.services.contains_key(&key) {
             let service = self.services.entry(key.clone()).or_default();
             service.watchers = watchers;
+            if let Some(heard_from) = self.heard_from {
+                service.mind.pace.hears_from(heard_from);
+            }
             let is_new = delivery.stream_seq > service.seq;
-            if is_new && service.pace.is_too_fast(held.at, lines.len() as u64, self.means.per_second) {
+            if is_new && service.throttle.is_too_fast(held.at, lines.len() as u64, self.means.per_second) {
+                // Its heartbeats may have been among what is passed over.
+                service.mind.pace.hears_from(held.at);
                 (service.seq, service.is_dirty) = (delivery.stream_seq, true);
                 drop(lines);
                 self.gatherer.hold(held);
@@ -154,12 +132,13 @@ impl Logs {
         }
         let is_gathered = self.gatherer.listens_to(&key.0);
         let mut touched = Touched::default();
+        let mut learned: Vec<Learned> = Vec::new();
         if is_watched || is_gathered {
             for (index, raw) in lines.iter().enumerate() {
                 let record = Record::from_line(raw);
                 let place = Place { seq: held.seq, index: u32::try_from(index).unwrap_or(u32::MAX), at: held.at };
                 if let Some(service) = self.services.get_mut(&key).filter(|service| place.seq > service.seq) {
-                    service.record(&record, place);
+                    learned.extend(service.record(&record, place));
                 }
                 if is_gathered {
                     self.gatherer.line((&key.0, &key.1), raw, &record, place, &mut touched);
@@ -171,16 +150,24 @@ impl Logs {
         self.gatherer.hold(held);
         if let Some(service) = self.services.get_mut(&key).filter(|service| delivery.stream_seq > service.seq) {
             (service.seq, service.is_dirty) = (delivery.stream_seq, true);
-            let changes = service.check(delivery.published_at);
-            self.tell(&key, changes).await;
+            let checked = service.check(delivery.published_at);
+            learned.extend(checked.learned);
+            learned.iter().for_each(|learned| self.gatherer.learned(&key.0, &key.1, learned));
+            self.tell(&key, checked.changes).await;
         }
         Ok(())
     }
 
-    async fn tell(&self, key: &Key, changes: Vec<(Arc<CompiledWatch>, String, health::Change)>) {
+    async fn tell(&self, key: &Key, changes: Vec<(Arc<CompiledWatch>, String, Change)>) {
         for (watch, rule, change) in changes {
             self.means.herald.health(&key.0, &key.1, &watch, &rule, &change).await;
         }
+    }
+
+    /// From now on all is heard that services say. What they said before may have got lost, or be on its way.
+    pub(crate) fn hears_from(&mut self, now: Timestamp) {
+        self.services.values_mut().for_each(|service| service.mind.pace.hears_from(now));
+        self.heard_from = Some(now);
     }
 
     /// What time alone brings: silence, recovery, traces to adopt, and what was passed over. `is_caught_up`: nothing more has been
@@ -193,11 +180,14 @@ impl Logs {
         for (key, service) in &mut self.services {
             service.watchers = watchers(&self.means.book, &key.0, &key.1).await?;
             if is_caught_up {
-                let changes = service.check(now);
-                service.is_dirty |= !changes.is_empty();
-                told.extend((!changes.is_empty()).then(|| (key.clone(), changes)));
+                let checked = service.check(now);
+                service.is_dirty |= !checked.changes.is_empty() || checked.learned.is_some();
+                if let Some(learned) = checked.learned {
+                    self.gatherer.learned(&key.0, &key.1, &learned);
+                }
+                told.extend((!checked.changes.is_empty()).then(|| (key.clone(), checked.changes)));
             }
-            gaps.extend(service.pace.close(now).map(|(skipped, from, to)| SignalGap {
+            gaps.extend(service.throttle.close(now).map(|(skipped, from, to)| SignalGap {
                 tenant: Some(key.0.clone()),
                 service: Some(key.1.clone()),
                 from,
@@ -247,80 +237,10 @@ struct Place {
     at: Timestamp,
 }
 
-impl Service {
-    /// Holds a record against what agents watch.
-    fn record(&mut self, record: &Record, place: Place) {
-        for watch in &self.watchers {
-            for (rule, pattern) in watch.watch.health.iter().zip(&watch.lines) {
-                let health = self.mind.health.entry(name(watch, &rule.name)).or_default();
-                let line = || Line::new(record, place.seq, place.index, place.at);
-                health.record(rule, pattern.as_ref(), record, place.at, place.seq, line);
-            }
-        }
-    }
-
-    /// What has changed by now, by watch and rule. Rules that are gone from their files are forgotten.
-    fn check(&mut self, now: Timestamp) -> Vec<(Arc<CompiledWatch>, String, health::Change)> {
-        let mut changes = Vec::new();
-        let mut known = BTreeSet::new();
-        for watch in &self.watchers {
-            for rule in &watch.watch.health {
-                let name = name(watch, &rule.name);
-                if let Some(health) = self.mind.health.get_mut(&name)
-                    && let Some(change) = health.check(rule, now)
-                {
-                    changes.push((Arc::clone(watch), rule.name.clone(), change));
-                }
-                known.insert(name);
-            }
-        }
-        if !self.watchers.is_empty() {
-            self.mind.health.retain(|name, _| known.contains(name));
-        }
-        changes
-    }
-}
-
-fn name(watch: &CompiledWatch, rule: &str) -> String {
-    format!("{}/{}/{rule}", watch.agent, watch.index)
-}
-
-impl Pace {
-    /// Counts records, and says whether they are too many for this second; 0 is no limit.
-    fn is_too_fast(&mut self, at: Timestamp, records: u64, per_second: u64) -> bool {
-        if self.second != at.as_second() {
-            (self.second, self.records) = (at.as_second(), 0);
-        }
-        // The first message of a second is always looked at.
-        let is_full = per_second > 0 && self.records > 0 && self.records + records > per_second;
-        if is_full {
-            self.skipped += records;
-            self.since.get_or_insert(at);
-            self.until = Some(at);
-        } else {
-            self.records += records;
-        }
-        is_full
-    }
-
-    /// What was passed over until a moment ago.
-    fn close(&mut self, now: Timestamp) -> Option<(u64, Timestamp, Timestamp)> {
-        let (since, until) = (self.since?, self.until?);
-        if now.duration_since(until) < SignedDuration::from_secs(1)
-            && now.duration_since(since) < SignedDuration::from_secs(10)
-        {
-            return None;
-        }
-        (self.since, self.until) = (None, None);
-        Some((std::mem::take(&mut self.skipped), since, until))
-    }
-}
-
-/// Those who watch the health of a service.
+/// Those who watch a service.
 async fn watchers(book: &WatchBook, tenant: &TenantId, service: &str) -> Result<Vec<Arc<CompiledWatch>>, EngineError> {
     let watches = book.of(tenant).await?;
-    let looks = |watch: &Arc<CompiledWatch>| !watch.watch.health.is_empty() && watch.watch.is_about(service);
-    Ok(watches.into_iter().filter(looks).collect())
+    Ok(watches.into_iter().filter(|watch| watch.watch.is_about(service)).collect())
 }
 
 /// Whose log a message is of.

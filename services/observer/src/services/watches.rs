@@ -2,16 +2,21 @@
 
 use std::{
     collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use engine::{AgentWatch, Agents, EngineError};
 use kernel::{
-    TenantId, units,
+    TenantId,
+    observe::{Anomaly, WakeWhen},
+    units,
     watch::{ActionRule, HealthRule, VerifyStep, Watch},
 };
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+
+use crate::rules::{Rules, usual};
 
 /// Compiled watches that are kept; beyond, the shelf is cleared and fills again with what is in use.
 const KEPT: usize = 512;
@@ -30,6 +35,10 @@ pub struct CompiledWatch {
     pub watch: Watch,
     /// Patterns of the rules about lines, in the order of the rules.
     pub lines: Vec<Option<Regex>>,
+    /// What its lines mean.
+    pub rules: Option<Arc<Rules>>,
+    /// A number for what the file says about that: another one, once it says something else.
+    pub says: u64,
     /// What actions lead to.
     pub actions: Option<CompiledAction>,
 }
@@ -114,6 +123,12 @@ impl CompiledWatch {
     /// Compiles what an agent watches.
     #[must_use]
     pub fn new(agent: &str, index: usize, watch: &Watch) -> Self {
+        let rules = watch.observe.as_ref().map(|rule| Arc::new(Rules::for_service(rule)));
+        Self::with(agent, index, watch, rules)
+    }
+
+    /// Compiles what an agent watches, but for what its lines mean.
+    fn with(agent: &str, index: usize, watch: &Watch, rules: Option<Arc<Rules>>) -> Self {
         let pattern = |rule: &HealthRule| {
             let pattern = &rule.lines.as_ref()?.pattern;
             let built = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).build();
@@ -121,7 +136,31 @@ impl CompiledWatch {
         };
         let lines = watch.health.iter().map(pattern).collect();
         let actions = watch.actions.as_ref().map(CompiledAction::new);
-        Self { agent: agent.to_owned(), index, watch: watch.clone(), lines, actions }
+        for problem in rules.iter().flat_map(|rules| &rules.problems) {
+            tracing::warn!(
+                agent,
+                service = watch.service,
+                problem,
+                "a rule about a service is not used as it is written"
+            );
+        }
+        let mut says = DefaultHasher::new();
+        // What can't be written has no other way to differ.
+        serde_json::to_string(&watch.observe).unwrap_or_default().hash(&mut says);
+        let says = says.finish();
+        Self { agent: agent.to_owned(), index, watch: watch.clone(), lines, rules, says, actions }
+    }
+
+    /// When something that is noticed wakes.
+    pub(crate) fn wake(&self, anomaly: Anomaly, rule: &str) -> WakeWhen {
+        self.rules.as_ref().map_or_else(|| usual(anomaly), |rules| rules.wake(anomaly, rule))
+    }
+
+    /// The time that a threshold looks at, in milliseconds.
+    pub(crate) fn within(&self, threshold: &str) -> i64 {
+        let mut thresholds = self.watch.observe.iter().flat_map(|rule| &rule.thresholds);
+        let within = thresholds.find(|known| known.id == threshold).map(|known| known.within.as_millis());
+        within.and_then(|within| i64::try_from(within).ok()).unwrap_or(0)
     }
 }
 
@@ -150,9 +189,16 @@ impl WatchBook {
         let compiled = |each: &AgentWatch| {
             let watch = each.watch()?;
             let key = (each.agent.digest.clone(), each.index);
-            let compiled =
-                shelf.entry(key).or_insert_with(|| Arc::new(CompiledWatch::new(&each.agent.name, each.index, watch)));
-            Some(Arc::clone(compiled))
+            if let Some(known) = shelf.get(&key) {
+                return Some(Arc::clone(known));
+            }
+            // Watches that say the same of lines share what is large of it.
+            let alike = shelf.values().find(|known| known.watch.observe == watch.observe);
+            let compiled = match alike.and_then(|known| known.rules.clone()) {
+                Some(rules) => CompiledWatch::with(&each.agent.name, each.index, watch, Some(rules)),
+                None => CompiledWatch::new(&each.agent.name, each.index, watch),
+            };
+            Some(Arc::clone(shelf.entry(key).or_insert_with(|| Arc::new(compiled))))
         };
         Ok(watches.iter().filter_map(compiled).collect())
     }

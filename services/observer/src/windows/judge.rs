@@ -10,7 +10,10 @@ use kernel::{
 };
 
 use super::slice::{Sign, Slice};
-use crate::services::{evidence::Line, watches::CompiledAction};
+use crate::{
+    beats::LEARNED,
+    services::{evidence::Line, watches::CompiledAction},
+};
 
 /// Most bytes of evidence in a conclusion.
 const EVIDENCE_BYTES: usize = 2048;
@@ -75,6 +78,13 @@ impl Found<'_> {
             }
         }
         ends
+    }
+
+    /// What the pace of a service's lines told meanwhile: the service, what it was, and a line that shows it.
+    fn learned(&self) -> impl Iterator<Item = (&str, &str, &Line)> {
+        self.slices.iter().flat_map(|(service, slice)| {
+            slice.learned().iter().map(move |(what, line)| (service.as_str(), what.as_str(), line))
+        })
     }
 
     fn sum(&self, count: impl Fn(&Slice) -> u64) -> u64 {
@@ -168,12 +178,16 @@ pub fn conclude(
         };
         changed.push_str(&format!(" `{}` {showed}.", look.tool));
     }
+    for (_, what, _) in found.learned() {
+        changed.push_str(&format!(" Meanwhile at `{}`: {what}", action.service));
+    }
+    let is_strange = found.learned().next().is_some();
     let missing = missing(rule, found, outcome, &verified, shared);
     let observation = Observation {
         call_id: None,
         phase,
         changed,
-        anomaly: contradicted || reading.mixed || outcome == ActionOutcome::Failed,
+        anomaly: contradicted || reading.mixed || is_strange || outcome == ActionOutcome::Failed,
         // What others wrote has no place here: this is read as the runtime's own word.
         decision: Some(format!("the action {} {}", action.action_id, plainly(outcome))),
         evidence: evidence(found, &verified),
@@ -278,9 +292,10 @@ fn evidence(found: &Found<'_>, verified: &[Verified]) -> Vec<Evidence> {
         };
         (rule, *service, *line)
     });
+    let learned = found.learned().map(|(service, _, line)| (LEARNED, service, line));
     let mut ends = found.ends();
     ends.sort_by_key(|(_, _, line)| std::cmp::Reverse(line.said_at()));
-    for (rule, service, line) in named.chain(ends) {
+    for (rule, service, line) in named.chain(learned).chain(ends) {
         let is_told = |told: &Evidence| {
             (told.service.as_deref(), told.offset, told.line) == (Some(service), line.seq, u64::from(line.index) + 1)
         };

@@ -7,7 +7,7 @@ use kernel::{ActionId, action::Action};
 use serde::{Deserialize, Serialize};
 use signals::Record;
 
-use crate::services::{evidence::Line, watches::CompiledAction};
+use crate::services::{evidence::Line, pace::Learned, watches::CompiledAction};
 
 /// Lines of one service that are remembered by their place.
 const PLACES: usize = 512;
@@ -15,6 +15,8 @@ const PLACES: usize = 512;
 const FIRST: usize = 6;
 const LAST: usize = 6;
 const SIGNS: usize = 12;
+/// Things that the pace of the service's lines told meanwhile.
+const LEARNED: usize = 4;
 /// How long before an action, by the clock of a service, its lines may seem to begin.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(1);
 
@@ -67,6 +69,9 @@ pub struct Slice {
     /// Lines that say something, of each kind the first ones and the last one; and such that bear no id.
     signs: Vec<(Sign, Line)>,
     near_signs: Vec<(Sign, Line)>,
+    /// What the pace of the service's lines told while the window was open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    learned: Vec<(String, Line)>,
 }
 
 impl Slice {
@@ -109,6 +114,24 @@ impl Slice {
             }
             last.push(line);
         }
+    }
+
+    /// Takes what the pace of the service's lines tells meanwhile, and says whether it is new. It is the service's, not the action's, so
+    /// it neither opens nor closes anything.
+    pub fn learn(&mut self, learned: &Learned) -> bool {
+        let is_new =
+            !self.learned.iter().any(|(_, line)| (line.seq, line.index) == (learned.line.seq, learned.line.index));
+        let takes = is_new && self.learned.len() < LEARNED;
+        if takes {
+            self.learned.push((learned.what.clone(), learned.line.clone()));
+        }
+        takes
+    }
+
+    /// What the pace of the service's lines told meanwhile, in words, and the line that shows it.
+    #[must_use]
+    pub fn learned(&self) -> &[(String, Line)] {
+        &self.learned
     }
 
     /// Forgets what was taken for the action's by time and place alone, from this message on.

@@ -51,7 +51,7 @@ watch:
     start: { input: Look after the shop. }
 "#;
 
-fn action(service: &str) -> Action {
+pub(crate) fn action(service: &str) -> Action {
     Action {
         action_id: ActionId::mint(),
         tenant: TenantId::default(),
@@ -71,24 +71,24 @@ fn action(service: &str) -> Action {
 }
 
 impl World {
-    async fn agent(&self, yaml: &str) {
+    pub(crate) async fn agent(&self, yaml: &str) {
         self.ingress.agents().put(&TenantId::default(), yaml, "test").await.unwrap();
     }
 
-    async fn act(&self, action: &Action) {
+    pub(crate) async fn act(&self, action: &Action) {
         let recorded = self.ingress.actions().record(action, &action.action_id.to_string(), "").await.unwrap();
         assert_eq!(recorded, RecordedAction::New(action.action_id));
     }
 
     /// One message of a service's log.
-    async fn log(&self, service: &str, lines: &[Value]) {
+    pub(crate) async fn log(&self, service: &str, lines: &[Value]) {
         let payload: Vec<String> =
             lines.iter().map(|line| line.as_str().map_or_else(|| line.to_string(), str::to_owned)).collect();
         let message = Outgoing::new(subject::log(TenantId::default(), service), payload.join("\n"));
         self.stack.bus().publisher().publish(message).await.unwrap();
     }
 
-    async fn concluded_action(&self, action: &Action) -> ActionConclusion {
+    pub(crate) async fn concluded_action(&self, action: &Action) -> ActionConclusion {
         self.until("conclusion", async || self.row(action).await.state == ActionState::Told).await;
         self.row(action).await.conclusion.unwrap()
     }
@@ -98,7 +98,7 @@ impl World {
     }
 
     /// Lines of an action that are kept, over all services.
-    async fn gathered(&self, action: &Action) -> u64 {
+    pub(crate) async fn gathered(&self, action: &Action) -> u64 {
         let slices = self.ingress.actions().slices(&[action.action_id]).await.unwrap();
         slices
             .iter()
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// What was said beside runs: types and ids.
-    async fn said(&self) -> Vec<(String, String)> {
+    pub(crate) async fn said(&self) -> Vec<(String, String)> {
         let undispatched = self.ingress.externals().undispatched_after(0, Duration::ZERO, 1000).await.unwrap();
         undispatched.into_iter().map(|said| (said.external.event_type, said.external.id)).collect()
     }

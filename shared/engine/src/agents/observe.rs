@@ -1,7 +1,9 @@
 //! What is wrong with the rules of an agent for its signals. The observer compiles what passes here; it reads every line
 //! of output with it, so what could be slow or large is refused before it gets there.
 
-use kernel::observe::{FieldOp, Machine, Meaning, ObserveRule, PACK_ALIASES, PACKS, RecordRule, Threshold};
+use kernel::observe::{
+    Anomaly, FieldOp, Machine, Meaning, ObserveRule, PACK_ALIASES, PACKS, RecordRule, Threshold, WakeWhen,
+};
 use regex::{Regex, RegexBuilder};
 
 use super::file::Problem;
@@ -20,13 +22,58 @@ const MAX_COUNT: u32 = 10_000;
 /// The first thing that is wrong with a rule.
 pub(super) fn problem(rule: &ObserveRule) -> Option<Problem<'_>> {
     if rule.service.is_some() {
-        let message = "a rule of `observe` is about the output of a `tool`: what a service logs is looked at by `watch`, with \
-                       `health` and `actions`";
+        let message = "a rule of `observe` is about the output of a `tool`: what is said about the lines of a service \
+                       stands under `observe` of that service in `watch`";
         return Some(Problem::new("service", message));
     }
     if rule.tool.is_none() {
         return Some(Problem::new("observe", "a rule of `observe` needs the `tool` whose output it is for"));
     }
+    lines_problem(rule).or_else(|| exit_problem(rule))
+}
+
+/// The first thing that is wrong with what is said about the lines of a service.
+pub(super) fn of_service(rule: &ObserveRule) -> Option<Problem<'_>> {
+    if let Some(named) = rule.tool.as_ref().or(rule.service.as_ref()) {
+        let message = "`observe` in `watch` is about the service that is watched: leave `tool` and `service` out";
+        return Some(Problem::new(named, message));
+    }
+    let no_use = [
+        (
+            rule.silence.is_some(),
+            "silence",
+            "that a service says nothing is a rule of `health`: `silence: 2m` with a `name`",
+        ),
+        (!rule.exit.is_empty(), "exit", "a service has no exit status: leave `exit` out of `observe` in `watch`"),
+        (!rule.progress.is_empty(), "progress", "a service has no end that it comes nearer to: leave `progress` out"),
+    ];
+    let no_use = no_use.into_iter().find(|(is_there, ..)| *is_there);
+    no_use
+        .map(|(_, field, message)| Problem::new(field, message))
+        .or_else(|| service_record_problem(rule))
+        .or_else(|| service_escalation_problem(rule))
+        .or_else(|| lines_problem(rule))
+}
+
+fn service_record_problem(rule: &ObserveRule) -> Option<Problem<'_>> {
+    let record = rule.records.iter().find(|record| record.means == Meaning::Progress)?;
+    let near = record.path.as_deref().or(record.condition.as_deref()).unwrap_or("records");
+    Some(Problem::new(near, "a service has no end that it comes nearer to: a record of it can't mean `progress`"))
+}
+
+fn service_escalation_problem(rule: &ObserveRule) -> Option<Problem<'_>> {
+    let never = |anomaly: &Anomaly| matches!(anomaly, Anomaly::Silence | Anomaly::Contradiction);
+    rule.escalate.iter().find_map(|escalation| {
+        if escalation.wake == WakeWhen::End {
+            return Some(Problem::new("end", "a service has no end: `wake` is `now`, `settled` or `never` in `watch`"));
+        }
+        let words = "`on` in `watch` is any of failure, threshold, stage, heartbeat and burst: rules of `health` start a run \
+                     whenever they fire";
+        escalation.on.iter().any(never).then(|| Problem::new("escalate", words))
+    })
+}
+
+fn lines_problem(rule: &ObserveRule) -> Option<Problem<'_>> {
     amount_problem(rule)
         .or_else(|| rule.packs.iter().find_map(|pack| pack_problem(pack)))
         .or_else(|| lines(rule).find_map(|pattern| pattern_problem(pattern)))
@@ -34,7 +81,6 @@ pub(super) fn problem(rule: &ObserveRule) -> Option<Problem<'_>> {
         .or_else(|| rule.thresholds.iter().find_map(threshold_problem))
         .or_else(|| rule.machines.iter().find_map(machine_problem))
         .or_else(|| rule.heartbeats.iter().find_map(heartbeat_problem))
-        .or_else(|| exit_problem(rule))
 }
 
 fn lines(rule: &ObserveRule) -> impl Iterator<Item = &String> {
@@ -274,7 +320,7 @@ observe:
             ("    heartbeats: [{ id: beat, match: x }]\n", 6, "every"),
             ("    exit: [{ codes: [1], means: progress }]\n", 6, "success"),
             ("    failures: [x]\n", 6, "failures"),
-            ("    service: shop\n", 6, "by `watch`"),
+            ("    service: shop\n", 6, "in `watch`"),
         ] {
             let (at, message) = error(rules);
             assert!(message.contains(expect), "{rules}: {message}");

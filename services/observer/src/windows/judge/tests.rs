@@ -1,11 +1,12 @@
 use kernel::{
     ActionId, TenantId,
+    observe::Anomaly,
     watch::{ActionRule, ActionStage},
 };
 use signals::Record;
 
 use super::*;
-use crate::windows::slice::By;
+use crate::{services::pace::Learned, windows::slice::By};
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(1_800_000_000_000 + millis).unwrap()
@@ -136,4 +137,30 @@ fn a_conclusion_is_small_and_says_what_is_missing() {
     let missing = observation.missing.unwrap();
     assert!(missing.contains("packed") && missing.contains("took effect"), "{missing}");
     assert!(!observation.decision.unwrap().contains("POST"), "what others wrote is no word of the runtime");
+}
+
+#[test]
+fn what_the_pace_of_the_service_tells_meanwhile_is_shown_and_decides_nothing() {
+    let mut slices = slices(&[ACCEPTED, SHIPPED]);
+    let record = Record::from_text("WARN retrying the bank");
+    let learned = Learned {
+        anomaly: Anomaly::Burst,
+        what: "Lines of a kind came 600 times within a minute; 6 is usual for them.".into(),
+        line: Line::new(&record, 77, 3, at(950)),
+        lasts: Some(120_000),
+    };
+    assert!(slices[0].1.learn(&learned) && !slices[0].1.learn(&learned), "once");
+    let found = Found { slices: &slices, gaps: 0 };
+    let Next::Close(reading) = judge(&rule(), at(0), &found, at(300_000)) else { panic!("it waits") };
+    let conclusion = conclude(&action(), &rule(), &found, &reading, Vec::new());
+    assert_eq!((conclusion.outcome, conclusion.observation.anomaly), (ActionOutcome::TookEffect, true));
+    assert!(
+        conclusion
+            .observation
+            .changed
+            .ends_with("Meanwhile at `orders`: Lines of a kind came 600 times within a minute; 6 is usual for them.")
+    );
+    let shown = conclusion.observation.evidence.iter().find(|evidence| evidence.rule == "learned").unwrap();
+    assert_eq!((shown.excerpt.as_str(), shown.offset, shown.line), ("WARN retrying the bank", 77, 4));
+    assert_eq!(conclusion.observation.counts.lines, 2, "it is no line of the action");
 }
