@@ -41,6 +41,9 @@ pub struct Config {
     pub skills_dir: PathBuf,
     /// Where recordings of models lie, for `record:` and `replay:`.
     pub recordings: PathBuf,
+    /// The tool-executor's `environment`, so that calls are looked at beforehand by policies that mention it too; empty for not
+    /// known here.
+    pub environment: String,
     /// Turns of one tenant that this planner has under way at once: the others are never left without a place.
     pub max_turns_per_tenant: usize,
     /// Tokens a minute that all planners together send to a provider, such as `openai=200000, anthropic=100000`. One that is not
@@ -66,6 +69,7 @@ impl Default for Config {
             model_hosts: String::new(),
             skills_dir: PathBuf::from("infra/skills"),
             recordings: PathBuf::from(".local/recordings"),
+            environment: String::new(),
             max_turns_per_tenant: 192,
             provider_tokens_per_minute: String::new(),
             pool_size: 8,

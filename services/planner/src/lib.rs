@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | when a turn is taken, asked again, given up | `turn.rs` |
 //! | what a model sees | `slice.rs`, `slice/` |
+//! | how its tokens are counted | `tokens.rs` |
 //! | what a model may say | `verbs.rs`, `verbs/`, `toolbox.rs` |
 //! | what is made of an answer | `candidate.rs` |
 //! | which agents a run may start, and with what | `spawn.rs` |
@@ -12,6 +13,7 @@
 //! | when a run is done, and who says so | `acceptance.rs`, `report.rs` |
 //! | what becomes of older history | `compaction.rs` |
 //! | what is done about going in circles | `drift.rs` |
+//! | which calls are refused before they are committed | `preview.rs` |
 //! | what comes before a model is asked | `turn/steering.rs` |
 //! | how runs are interrupted | `interrupt.rs` |
 //! | what the observer is answered when its rules are unsure | `opinion.rs` |
@@ -27,11 +29,13 @@ mod interrupt;
 mod live;
 pub mod models;
 pub mod opinion;
+pub mod preview;
 pub mod recall;
 pub mod report;
 pub mod skills;
 pub mod slice;
 pub mod spawn;
+pub mod tokens;
 pub mod toolbox;
 mod turn;
 pub mod verbs;
@@ -51,6 +55,7 @@ use crate::{
     interrupt::Interrupts,
     models::{Models, prices::Prices, prices::PricesError},
     opinion::Opinions,
+    preview::Preview,
     turn::{Means, Turns},
 };
 
@@ -103,7 +108,10 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
 
     let interrupts = Interrupts::listen(&bus, ctx.shutdown.closing()).await?;
     let checks = Checks::new(bus.clone()).map_err(Error::Http)?;
-    let means = Means { catalog, artifacts, interrupts, checks };
+    let preview = Preview::new(common.policies_dir.clone(), &config.environment, engine.clone(), Arc::clone(&catalog));
+    let preview = Arc::new(preview);
+    ctx.shutdown.spawn_background(ctx.shutdown.closing().run_until_cancelled_owned(Arc::clone(&preview).keep_up()));
+    let means = Means { catalog, artifacts, interrupts, checks, preview };
     let opinions = Opinions::new(&config, &engine, models.clone(), ctx.tracer.clone());
     let opinions = opinions.serve(&bus, ctx.shutdown.stopping()).await?;
     let turns = Arc::new(Turns::new(&config, &engine, models, means, ctx.tracer.clone()));

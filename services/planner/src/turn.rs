@@ -28,9 +28,11 @@ use crate::{
     gate::{Gate, read_rates},
     interrupt::{Interrupt, Interrupts},
     models::{ModelError, Models},
+    preview::Preview,
     recall::Recaller,
     skills::Shelf,
     slice::{Slice, SliceInput, SliceLimits},
+    tokens::Counter,
     toolbox::{BadSchema, Toolbox},
 };
 
@@ -60,6 +62,7 @@ pub(crate) struct Turns {
     artifacts: Artifacts,
     interrupts: Interrupts,
     checks: Checks,
+    preview: Arc<Preview>,
     tracer: Tracer,
     recaller: Recaller,
     shelf: Shelf,
@@ -75,6 +78,7 @@ pub(crate) struct Means {
     pub(crate) artifacts: Artifacts,
     pub(crate) interrupts: Interrupts,
     pub(crate) checks: Checks,
+    pub(crate) preview: Arc<Preview>,
 }
 
 /// Why a turn came to nothing for now.
@@ -112,6 +116,8 @@ struct Open<'a> {
     state: Arc<RunState>,
     agent: &'a AgentSpec,
     toolbox: Arc<Toolbox>,
+    /// How the tokens of the model are counted that is asked first.
+    counter: Counter,
     slice: Slice,
     turn_id: TurnId,
     number: u32,
@@ -139,13 +145,15 @@ enum Tried {
     /// Somebody was faster, or the run has ended.
     Moot,
     Problems(Vec<String>),
+    /// The policies will not let pass what it wants.
+    Forbidden(Vec<String>),
     /// It wanted to read something first, and the slice has that now.
     Read,
 }
 
 impl Turns {
     pub(crate) fn new(config: &Config, engine: &Engine, models: Models, means: Means, tracer: Tracer) -> Self {
-        let Means { catalog, artifacts, interrupts, checks } = means;
+        let Means { catalog, artifacts, interrupts, checks, preview } = means;
         Self {
             engine: engine.clone(),
             agents: engine.agents(),
@@ -155,6 +163,7 @@ impl Turns {
             artifacts,
             interrupts,
             checks,
+            preview,
             tracer,
             recaller: Recaller::new(engine),
             shelf: Shelf::new(config.skills_dir.clone(), Some(engine.skills())),
@@ -292,11 +301,14 @@ impl Turns {
             Steered::Over(how) => return Ok(how),
         };
         let around = self.around(&state, &version.spec, remembers).await;
-        let slice = self.slice(&state, &version.spec, &toolbox, &around);
+        let counter = self.models.counter(&version.spec, &state);
+        counter.ready().await;
+        let slice = self.slice(&state, &version.spec, (&toolbox, counter), &around);
         let mut open = Open {
             state,
             agent: &version.spec,
             toolbox,
+            counter,
             slice,
             turn_id: doorbell.opened.turn_id,
             number: doorbell.opened.number,
@@ -307,11 +319,18 @@ impl Turns {
         self.ask_until_usable(&mut open).await
     }
 
-    fn slice(&self, state: &RunState, agent: &AgentSpec, toolbox: &Toolbox, around: &Around) -> Slice {
+    fn slice(
+        &self,
+        state: &RunState,
+        agent: &AgentSpec,
+        (toolbox, counter): (&Toolbox, Counter),
+        around: &Around,
+    ) -> Slice {
         Slice::build(&SliceInput {
             state,
             agent,
-            tool_tokens: toolbox.tokens(),
+            counter,
+            tool_tokens: toolbox.tokens(counter),
             missing_tools: toolbox.missing(),
             tools_trust: toolbox.trust(),
             beside: &around.all(),

@@ -49,6 +49,8 @@ pub enum FailureKind {
     MalformedArguments,
     /// A tool that does not exist.
     UnknownTool,
+    /// A call that the policies will not let pass.
+    Forbidden,
     /// Anything else about an answer that makes it of no use.
     Unusable,
 }
@@ -70,7 +72,7 @@ pub enum Rule {
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::RateLimited,
         Self::Exhausted,
         Self::Overloaded,
@@ -88,6 +90,7 @@ impl FailureKind {
         Self::CutOff,
         Self::MalformedArguments,
         Self::UnknownTool,
+        Self::Forbidden,
         Self::Unusable,
     ];
 
@@ -112,6 +115,7 @@ impl FailureKind {
             Self::CutOff => "cut_off",
             Self::MalformedArguments => "malformed_arguments",
             Self::UnknownTool => "unknown_tool",
+            Self::Forbidden => "forbidden",
             Self::Unusable => "unusable",
         }
     }
@@ -131,6 +135,7 @@ impl FailureKind {
             | Self::CutOff
             | Self::MalformedArguments
             | Self::UnknownTool
+            | Self::Forbidden
             | Self::Unusable => Rule::AskAgain,
         }
     }

@@ -10,7 +10,7 @@ use crate::{
         FailureKind, ModelError, Prompt, TurnKind, Unanswered,
         router::{Answered, CallSite},
     },
-    spawn,
+    preview, spawn,
 };
 
 impl Turns {
@@ -78,7 +78,7 @@ impl Turns {
             fail::fail_point!("planner.after_model");
             self.gate.charge(&answered.model, answered.answer.usage.tokens()).await;
             consumed.add(&mut answered);
-            match self.try_commit(open, &answered, consumed).await? {
+            match self.try_commit(open, &answered, consumed, is_last).await? {
                 Tried::Committed => return Ok("committed"),
                 Tried::Moot => return Ok("superseded"),
                 // It is shown what it wanted to read, and asked as if for the first time.
@@ -87,6 +87,13 @@ impl Turns {
                     again += 1;
                     tracing::info!(run_id = %open.state.run_id, turn = open.number, problems = ?found, "an answer cannot be used");
                     consumed.unusable(&answered, open, &found, is_last);
+                    said = answered.answer.text;
+                    problems = found;
+                }
+                Tried::Forbidden(found) => {
+                    again += 1;
+                    tracing::info!(run_id = %open.state.run_id, turn = open.number, problems = ?found, "the policies will not let an answer pass");
+                    consumed.forbidden(&answered, &found);
                     said = answered.answer.text;
                     problems = found;
                 }
@@ -100,7 +107,7 @@ impl Turns {
             system: open.slice.system.clone(),
             user,
             tools: open.toolbox.declarations(),
-            tool_tokens: open.toolbox.tokens(),
+            tool_tokens: open.toolbox.tokens(open.counter),
             max_output_tokens: self.limits.output_tokens,
             run_id: open.state.run_id,
             turn: open.number,
@@ -116,6 +123,7 @@ impl Turns {
         open: &mut Open<'_>,
         answered: &Answered,
         consumed: &mut Consumed,
+        is_last: bool,
     ) -> Result<Tried, TurnError> {
         let read = candidate::read(
             &answered.answer,
@@ -145,6 +153,14 @@ impl Turns {
             match spawn::resolve(&self.agents, &open.state, open.agent, &spawns).await? {
                 Ok(resolved) => outcome.spawns = resolved,
                 Err(problems) => return Ok(Tried::Problems(problems)),
+            }
+        }
+        // Whoever insists is told by the tool-executor, who decides: so that it is in the log, and no run ends over advice.
+        if !is_last {
+            let asking = preview::Asking { state: &open.state, agent: open.agent, toolbox: &open.toolbox };
+            let refusals = self.preview.refusals(asking, &outcome.calls).await?;
+            if !refusals.is_empty() {
+                return Ok(Tried::Forbidden(refusals));
             }
         }
         let problems = self.complete_outcome(open, &mut outcome).await?;

@@ -79,7 +79,15 @@ impl Consumed {
     /// An answer that the rules refuse.
     pub(super) fn unusable(&mut self, answered: &Answered, open: &Open<'_>, problems: &[String], is_last: bool) {
         let kind = fault_of(&answered.answer, &open.toolbox);
-        let rule = if is_last { "gave_up" } else { "asked_again" };
+        self.told(answered, kind, problems, if is_last { "gave_up" } else { "asked_again" });
+    }
+
+    /// An answer that wants what the policies will not let pass.
+    pub(super) fn forbidden(&mut self, answered: &Answered, refusals: &[String]) {
+        self.told(answered, FailureKind::Forbidden, refusals, "asked_again");
+    }
+
+    fn told(&mut self, answered: &Answered, kind: FailureKind, problems: &[String], rule: &str) {
         metrics::counter!("planner_unusable_answers_total", "kind" => kind.as_str()).increment(1);
         if let Ok(model) = answered.model.parse::<ModelName>() {
             note(&mut self.failures, ModelError::new(kind, problems.join("; ")).noted(&model, rule));

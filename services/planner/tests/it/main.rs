@@ -6,11 +6,13 @@
 mod candidates;
 mod circles;
 mod costs;
+mod counting;
 mod endings;
 mod failures;
 mod forks;
 mod opinions;
 mod outliving;
+mod previews;
 mod redteam;
 mod remote;
 mod scenarios;

@@ -20,7 +20,7 @@ use service::{Common, Drained, Running};
 use crate::sim::{has, operator, outside};
 
 /// How long anything may take.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A system of its own with a scenario, and runs in it.
 pub struct World {
