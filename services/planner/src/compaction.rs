@@ -16,7 +16,8 @@ use serde_json::json;
 
 use crate::{
     models::{Answer, Arguments, ToolDecl},
-    slice::{fence::Boundary, tokens},
+    slice::fence::Boundary,
+    tokens::Counter,
 };
 
 /// The tool that a summary is asked for with.
@@ -121,10 +122,12 @@ fn backs_off(state: &RunState, turn: u32, every: u32) -> bool {
     state.resets_failed > 0 && turn.saturating_sub(state.reset_tried) < pause
 }
 
-/// Whether a model is asked for the summary.
+/// Whether a model is asked for the summary. Who has switched compaction off pays for none but that of the handoffs that they have
+/// asked for: what is summarised for want of progress is made of titles then.
 #[must_use]
-pub fn asks_model(agent: &AgentSpec) -> bool {
-    agent.controls.word(COMPACTION) != Some("extract")
+pub fn asks_model(agent: &AgentSpec, why: Why) -> bool {
+    let controls = &agent.controls;
+    (controls.is_on(COMPACTION) || why == Why::Reset) && controls.word(COMPACTION) != Some("extract")
 }
 
 /// What is summarised, and what came before that.
@@ -149,11 +152,12 @@ impl<'a> Material<'a> {
         Some(Self { entries, before: state.summary.as_ref(), upto, trust: trust.join(state.lowest_trust) })
     }
 
-    /// Tokens that it takes.
+    /// Tokens that it takes, by length: it is held against a summary that is counted so, too.
     #[must_use]
     pub fn tokens(&self) -> u64 {
-        let entries = self.entries.iter().map(|entry| tokens::count(&entry.title) + tokens::count(&entry.block.text));
-        entries.sum::<u64>() + self.before.map_or(0, |summary| tokens::count(&summary.body.text))
+        let count = |text: &str| Counter::ESTIMATE.count(text);
+        let entries = self.entries.iter().map(|entry| count(&entry.title) + count(&entry.block.text));
+        entries.sum::<u64>() + self.before.map_or(0, |summary| count(&summary.body.text))
     }
 
     /// What a model is shown of it.
@@ -323,6 +327,24 @@ impl<'a> Handoff<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_switches_it_off_pays_no_model_for_it() {
+        let agent = |controls: &str| -> AgentSpec {
+            serde_saphyr::from_str(&format!("name: a\nmodel: x:y\ninstructions: x\ncontrols: {{{controls}}}\n"))
+                .unwrap()
+        };
+        for (controls, full, drift, reset) in [
+            ("", true, true, true),
+            ("compaction: auto", true, true, true),
+            ("compaction: extract", false, false, false),
+            ("compaction: off, reset: 20", false, false, true),
+            ("compaction: false", false, false, true),
+        ] {
+            let asks = [Why::Full, Why::Drift, Why::Reset].map(|why| asks_model(&agent(controls), why));
+            assert_eq!(asks, [full, drift, reset], "{controls}");
+        }
+    }
 
     #[test]
     fn what_a_model_writes_is_bounded() {

@@ -25,7 +25,8 @@ use crate::{
     Config,
     gate::{Gate, read_rates},
     models::{Answer, Arguments, Models, Prompt, ToolDecl, TurnKind, router::CallSite},
-    slice::{fence::Boundary, tokens},
+    slice::fence::Boundary,
+    tokens::Counter,
 };
 
 /// The tool that an opinion is given with.
@@ -187,7 +188,7 @@ fn prompt(state: &RunState, call: CallId, packet: &Observation) -> Prompt {
     Prompt {
         system: INSTRUCTIONS.to_owned(),
         user: shown(packet),
-        tool_tokens: tokens::count(&declaration.schema.to_string()),
+        tool_tokens: Counter::ESTIMATE.declarations(std::slice::from_ref(&declaration)),
         tools: Arc::new([declaration]),
         max_output_tokens: ANSWER_TOKENS,
         run_id: state.run_id,

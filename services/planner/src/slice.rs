@@ -9,7 +9,6 @@ pub mod fence;
 mod happened;
 mod standing;
 mod system;
-pub mod tokens;
 
 use kernel::{
     RunState, Seq, Timestamp, Trust,
@@ -17,6 +16,7 @@ use kernel::{
     slice::{Manifest, Section},
 };
 
+use crate::tokens::Counter;
 use beside::Beside;
 use fence::Boundary;
 
@@ -47,6 +47,8 @@ pub struct SliceInput<'a> {
     pub state: &'a RunState,
     /// Its agent.
     pub agent: &'a AgentSpec,
+    /// How the tokens of the model are counted that is asked first.
+    pub counter: Counter,
     /// Tokens that the declarations of the tools take.
     pub tool_tokens: u64,
     /// The least that any of the words may be believed that these declarations are made of.
@@ -88,11 +90,13 @@ pub(crate) struct Part {
     seqs: Vec<Seq>,
     sources: Vec<String>,
     cut: Option<String>,
+    /// Its tokens, if they are known already.
+    counted: Option<u64>,
 }
 
 impl Part {
     fn new(name: &'static str, heading: &'static str, body: String, trust: Trust) -> Self {
-        Self { name, heading, body, trust, seqs: Vec::new(), sources: Vec::new(), cut: None }
+        Self { name, heading, body, trust, seqs: Vec::new(), sources: Vec::new(), cut: None, counted: None }
     }
 
     fn write(&self, to: &mut String) {
@@ -101,8 +105,14 @@ impl Part {
         }
     }
 
-    fn text_bytes(&self) -> usize {
-        self.pieces().iter().map(|piece| piece.len()).sum()
+    /// Its tokens.
+    fn tokens(&self, counter: Counter) -> u64 {
+        self.counted.unwrap_or_else(|| counter.count_all(&self.pieces()))
+    }
+
+    /// The same, counted once and for all.
+    fn weighed(self, counter: Counter) -> Self {
+        Self { counted: Some(self.tokens(counter)), ..self }
     }
 
     fn pieces(&self) -> [&str; 5] {
@@ -121,27 +131,29 @@ impl Slice {
     /// As [`Slice::build`], with the boundary given: it must occur in no text of the state.
     #[must_use]
     pub fn build_with(input: &SliceInput<'_>, boundary: Boundary) -> Self {
-        let system = system::render(input.agent);
-        let room = user_room(input, tokens::count(&system));
+        let (system, counter) = (system::render(input.agent), input.counter);
+        let system_tokens = counter.count(&system);
+        let room = user_room(input, system_tokens);
         let recalled = Trust::join_all(input.beside.iter().map(Beside::trust));
         let view =
             View { input, boundary: &boundary, seen: seen_trust(input.state).join(input.tools_trust).join(recalled) };
         let mut before = standing::before(&view, room);
         before.extend(input.beside.iter().filter_map(|beside| beside.part(&view, room)));
         let after = standing::after(&view, room);
-        let fixed: u64 = before.iter().chain(&after).map(|part| tokens::of_bytes(part.text_bytes())).sum();
-        let left = room.saturating_sub(fixed + tokens::count(&preface(&boundary)));
+        let fixed: u64 = before.iter().chain(&after).map(|part| part.tokens(counter)).sum();
+        let left = room.saturating_sub(fixed + counter.count(&preface(&boundary)));
         let (history, facts) = happened::parts(&view, left, left * HISTORY_SHARE / 100);
 
         let mut user = preface(&boundary);
         let mut manifest = Manifest {
-            sections: system::sections(input, &system),
-            tokens: tokens::count(&system) + input.tool_tokens,
+            sections: system::sections(input, system_tokens),
+            tokens: system_tokens + input.tool_tokens,
             budget: input.limits.context_tokens.saturating_sub(input.limits.output_tokens),
+            counted_by: counter.name().map(str::to_owned),
             digests: input.digests.to_vec(),
         };
         for part in before.into_iter().chain(history).chain([facts]).chain(after) {
-            let counted = tokens::of_bytes(part.text_bytes());
+            let counted = part.tokens(counter);
             manifest.tokens += counted;
             part.write(&mut user);
             manifest.sections.push(Section {
@@ -211,7 +223,7 @@ impl View<'_> {
 
 fn user_room(input: &SliceInput<'_>, system_tokens: u64) -> u64 {
     let limits = input.limits;
-    let taken = limits.output_tokens + system_tokens + input.tool_tokens + tokens::count(CLOSING);
+    let taken = limits.output_tokens + system_tokens + input.tool_tokens + input.counter.count(CLOSING);
     limits.context_tokens.saturating_sub(taken).max(LEAST_USER_TOKENS)
 }
 

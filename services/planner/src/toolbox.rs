@@ -1,6 +1,9 @@
 //! What a turn offers to the model: the kernel's verbs and the agent's tools, under names that every provider accepts.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use jsonschema::Validator;
 use kernel::{
@@ -12,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     models::ToolDecl,
-    slice::tokens,
+    tokens::{self, Counter, Encoding},
     verbs::{self, Verb},
 };
 
@@ -76,7 +79,9 @@ pub struct BadSchema {
 pub struct Toolbox {
     declarations: Arc<[ToolDecl]>,
     offers: BTreeMap<String, Offer>,
-    tokens: u64,
+    /// What the declarations take: in bytes, and in tokens of the encodings that somebody has asked for.
+    bytes: usize,
+    encoded: [OnceLock<u64>; Encoding::ALL.len()],
     trust: Trust,
     missing: Vec<String>,
     digest: String,
@@ -92,7 +97,8 @@ impl Toolbox {
         let mut toolbox = Self {
             declarations: Arc::new([]),
             offers: BTreeMap::new(),
-            tokens: 0,
+            bytes: 0,
+            encoded: Default::default(),
             trust: Trust::System,
             missing: Vec::new(),
             digest: String::new(),
@@ -139,7 +145,7 @@ impl Toolbox {
             hasher.update(&digest);
             toolbox.trust = toolbox.trust.join(words);
         }
-        toolbox.tokens = declarations.iter().map(weigh).sum();
+        toolbox.bytes = tokens::bytes_of(&declarations);
         toolbox.declarations = declarations.into();
         toolbox.digest = hex::encode(hasher.finalize());
         Ok(toolbox)
@@ -164,7 +170,8 @@ impl Toolbox {
         let mut toolbox = Self {
             declarations: Arc::new([]),
             offers: BTreeMap::new(),
-            tokens: 0,
+            bytes: 0,
+            encoded: Default::default(),
             trust: Trust::System,
             missing: Vec::new(),
             digest: String::new(),
@@ -179,7 +186,8 @@ impl Toolbox {
         let mut declarations = self.declarations.to_vec();
         let hasher = Sha256::new().chain_update(&self.digest).chain_update(declaration.schema.to_string());
         self.digest = hex::encode(hasher.finalize());
-        self.tokens += weigh(&declaration);
+        self.bytes += tokens::bytes_of(std::slice::from_ref(&declaration));
+        self.encoded = Default::default();
         self.add(&mut declarations, declaration, Offered::Verb(verb))?;
         self.declarations = declarations.into();
         Ok(())
@@ -223,8 +231,13 @@ impl Toolbox {
 
     /// Tokens that the declarations take.
     #[must_use]
-    pub const fn tokens(&self) -> u64 {
-        self.tokens
+    pub fn tokens(&self, counter: Counter) -> u64 {
+        match counter {
+            Counter::ByLength(_) => counter.of_bytes(self.bytes),
+            Counter::Own(encoding) => {
+                *self.encoded[encoding as usize].get_or_init(|| counter.declarations(&self.declarations))
+            }
+        }
     }
 
     /// The least that any of the words may be believed that the declarations are made of: a server's own are data.
@@ -260,13 +273,6 @@ impl Offer {
             })
             .collect()
     }
-}
-
-fn weigh(declaration: &ToolDecl) -> u64 {
-    // The braces and keys around each declaration.
-    12 + tokens::count(&declaration.name)
-        + tokens::count(&declaration.description)
-        + tokens::count(&declaration.schema.to_string())
 }
 
 #[cfg(test)]
@@ -330,7 +336,9 @@ mod tests {
         assert!(matches!(toolbox.find("wait_for").unwrap().offered, Offered::Verb(Verb::WaitFor)));
         assert!(matches!(&toolbox.find("wait_for_2").unwrap().offered, Offered::Tool(_)), "a verb is never shadowed");
         assert!(toolbox.find("shell.stop").is_none());
-        assert!(toolbox.tokens() > 200);
+        let by_length = toolbox.tokens(Counter::ESTIMATE);
+        let own = toolbox.tokens(Counter::of("openai:gpt-5"));
+        assert!(by_length > 200 && own > 200 && own != by_length, "{by_length} {own}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct Economics {
     pub turns: u64,
     /// Tokens in and out, also of turns that were refused.
     pub tokens: u64,
-    /// What each of the planner's controls did and cost, by its name: `compaction`, `drift`, `evaluator`; and under `observer`
+    /// What each of the planner's controls did and cost, by its name: `compaction`, `reset`, `drift`, `evaluator`; and under `observer`
     /// the model that is asked for second opinions.
     pub controls: BTreeMap<String, ControlCost>,
     /// Tokens for each wake; none before the first.
@@ -112,10 +112,12 @@ impl Economics {
             EventData::TurnRejected(turn) => self.spend(&turn.usage),
             EventData::TurnCharged(charged) => match charged.paid_for {
                 PaidFor::Answer => self.spend(&charged.usage),
-                PaidFor::Summary => self.compacted(&charged.usage, false),
+                PaidFor::Summary => self.compacted("", &charged.usage, false),
             },
-            EventData::ContextCompacted(compacted) => self.compacted(&compacted.usage, compacted.summary.is_some()),
-            EventData::ContextReset(reset) => self.compacted(&reset.usage, true),
+            EventData::ContextCompacted(compacted) => {
+                self.compacted(&compacted.reason, &compacted.usage, compacted.summary.is_some());
+            }
+            EventData::ContextReset(reset) => self.compacted(&reset.reason, &reset.usage, true),
             EventData::DriftNoticed(_) => self.control("drift", 1, 1, &Usage::default()),
             EventData::AcceptanceRequested(requested) => {
                 self.progress.checks.extend(requested.checks.iter().filter_map(|asked| asked.call_id));
@@ -152,9 +154,15 @@ impl Economics {
         self.settle();
     }
 
-    fn compacted(&mut self, usage: &Usage, shrinks: bool) {
+    /// A summary is the cost of the control that wanted it.
+    fn compacted(&mut self, reason: &str, usage: &Usage, shrinks: bool) {
         self.spend(usage);
-        self.control("compaction", 1, u64::from(shrinks), usage);
+        match reason {
+            // That it acted is counted by what it noticed.
+            "drift" | "drift_reset" => self.control("drift", 0, 0, usage),
+            "reset" => self.control("reset", 1, u64::from(shrinks), usage),
+            _ => self.control("compaction", 1, u64::from(shrinks), usage),
+        }
     }
 
     /// An agent that looked into criteria has ended: its cost is its own run's, and is shown here as the control's.
@@ -275,8 +283,11 @@ mod tests {
     use crate::{
         Block, RunId, TimerId, Timestamp, Trust, TurnId, WaitId,
         call::{CallResult, Observation},
+        context::Standing,
+        drift::{DriftKind, Remedy},
         event::{
-            MessageAdded, ObservationRecorded, RunRunnable, TimerFired, ToolCompleted, TurnCompleted, WaitRegistered,
+            AcceptanceJudged, ContextCompacted, DriftNoticed, MessageAdded, ObservationRecorded, RunRunnable,
+            TimerFired, ToolCompleted, TurnCompleted, WaitRegistered,
         },
         slice::Manifest,
     };
@@ -360,6 +371,62 @@ mod tests {
         // The end of the first call is what its observation is about; the second one is gathered.
         assert_eq!((economics.wake_requests, economics.wakes_total, economics.coalesced), (2, 1, 1));
         assert_eq!((economics.suppressed, economics.tokens_per_wake), (501, Some(150)));
+    }
+
+    fn compacted(reason: &str, tokens: u64) -> EventData {
+        let kept = Standing {
+            objective: Block::new("o", Trust::Operator, "t"),
+            acceptance: Vec::new(),
+            plan: Vec::new(),
+            plan_revision: 0,
+            wait: None,
+            calls: Default::default(),
+            children: Default::default(),
+            questions: Default::default(),
+            trust: Trust::Operator,
+        };
+        ContextCompacted {
+            turn_id: TurnId::mint(),
+            strategy: "model".into(),
+            reason: reason.into(),
+            before_tokens: 2,
+            after_tokens: 2,
+            usage: Usage { input_tokens: tokens, cost_microusd: tokens * 10, ..Usage::default() },
+            kept,
+            summary: None,
+            not_reset: None,
+        }
+        .into()
+    }
+
+    #[test]
+    fn each_control_is_shown_what_it_cost() {
+        let noticed = DriftNoticed {
+            turn_id: TurnId::mint(),
+            kind: DriftKind::RepeatedCalls,
+            remedy: Remedy::Replan,
+            detail: String::new(),
+            asked: None,
+        };
+        let judged = AcceptanceJudged { verdicts: Vec::new(), accepted: false, number: 1 };
+        let economics = fold(vec![
+            compacted("history", 100),
+            compacted("drift", 20),
+            noticed.into(),
+            compacted("reset", 3),
+            judged.into(),
+        ]);
+        let cost = |name: &str| {
+            let control = economics.controls[name];
+            (control.times, control.tokens, control.cost_microusd)
+        };
+        assert_eq!((cost("compaction"), cost("reset")), ((1, 100, 1000), (1, 3, 30)));
+        assert_eq!(
+            (cost("drift"), cost("evaluator")),
+            ((1, 20, 200), (1, 0, 0)),
+            "a summary for re-planning is drift's"
+        );
+        assert_eq!(economics.tokens, 123, "and all of it is the run's");
     }
 
     #[test]

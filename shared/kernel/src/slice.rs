@@ -14,6 +14,10 @@ pub struct Manifest {
     pub tokens: u64,
     /// Tokens that the slice could have had.
     pub budget: u64,
+    /// The encoding that the tokens were counted with, such as `o200k_base`. None: by the length of the texts, since the model's own is
+    /// not public.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_by: Option<String>,
     /// Digest of the agent definition, of the tool catalogue and of the policies in force.
     #[serde(default)]
     pub digests: Vec<String>,

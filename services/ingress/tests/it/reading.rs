@@ -50,6 +50,7 @@ async fn a_turn_tells_what_it_saw_said_did_and_cost() {
         }],
         tokens: 7,
         budget: 100,
+        counted_by: None,
         digests: vec!["d".into()],
     };
     commit(&planner, run, |_, outcome| {

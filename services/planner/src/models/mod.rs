@@ -1,6 +1,7 @@
 //! Models behind one trait: asked with a prompt, answering with text and calls, or failing in one of the ways that have a rule.
 
 pub mod failure;
+mod meter;
 pub mod places;
 pub mod prices;
 pub mod recording;
@@ -77,6 +78,9 @@ pub struct Answer {
     pub calls: Vec<ModelCall>,
     /// What it consumed; the cost is added by [`Models`].
     pub usage: Usage,
+    /// Whether the provider has just said so itself. What is played again says nothing of how it counts.
+    #[serde(skip)]
+    pub is_counted: bool,
     /// Why it stopped.
     pub finish: Finish,
     /// The provider's own name for the answer.

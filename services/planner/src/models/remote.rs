@@ -20,7 +20,7 @@ use super::{
     places::Place,
     wire::{Decoder, Events, Shown},
 };
-use crate::slice::tokens;
+use crate::tokens::Counter;
 
 /// Most bytes of a body that says what went wrong.
 const ERROR_BYTES: usize = 64 * 1024;
@@ -240,15 +240,16 @@ fn broken(error: &reqwest::Error) -> ModelError {
     ModelError::new(kind, format!("{what}: {}", kernel::excerpt(&service::causes::root(error), 200)))
 }
 
-/// What a call consumed, for servers that do not count.
-pub(super) fn estimate(prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Usage {
+/// What a call of this model consumed, for servers that do not count.
+pub(super) fn estimate(model: &str, prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Usage {
+    let counter = Counter::of(model);
     let written = calls.iter().map(|call| match &call.arguments {
-        Arguments::Json(value) => tokens::count(&value.to_string()),
-        Arguments::Malformed(text) => tokens::count(text),
+        Arguments::Json(value) => counter.count(&value.to_string()),
+        Arguments::Malformed(text) => counter.count(text),
     });
     Usage {
-        input_tokens: tokens::count(&prompt.system) + tokens::count(&prompt.user) + prompt.tool_tokens,
-        output_tokens: tokens::count(text) + written.sum::<u64>(),
+        input_tokens: counter.count(&prompt.system) + counter.count(&prompt.user) + prompt.tool_tokens,
+        output_tokens: counter.count(text) + written.sum::<u64>(),
         ..Usage::default()
     }
 }

@@ -16,8 +16,10 @@ use kernel::{
 };
 use service::{Parent, Span, SpanSpec, TraceContext, Tracer, telemetry::SpanKind, telemetry::genai};
 
+use crate::tokens::{Counter, Densities};
+
 use super::{
-    Answer, ModelError, ModelName, OnDelta, Piece, Prompt, Provider, Rule, TurnKind,
+    Answer, ModelError, ModelName, OnDelta, Piece, Prompt, Provider, Rule, TurnKind, meter,
     prices::Prices,
     recording::{RecordProvider, ReplayProvider},
     remote::{RemoteOptions, RemoteProvider, estimate},
@@ -54,6 +56,7 @@ pub struct Models {
     scenarios: Arc<Scenarios>,
     prices: Arc<Prices>,
     open: Arc<Mutex<HashMap<Place, Arc<dyn Provider>>>>,
+    densities: Arc<Densities>,
 }
 
 /// An answer, and who gave it.
@@ -134,7 +137,15 @@ impl Models {
     #[must_use]
     pub fn new(options: ModelsOptions, prices: Prices) -> Self {
         let scenarios = Arc::new(Scenarios::new(options.scenarios.clone()));
-        Self { options: Arc::new(options), scenarios, prices: Arc::new(prices), open: Arc::default() }
+        let (options, prices) = (Arc::new(options), Arc::new(prices));
+        Self { options, scenarios, prices, open: Arc::default(), densities: Arc::default() }
+    }
+
+    /// How the tokens of the model are counted that is asked first in the open turn of a run.
+    #[must_use]
+    pub fn counter(&self, agent: &AgentSpec, state: &RunState) -> Counter {
+        let names = route::order(agent, TurnKind::of(state), route::share_left(state), 0);
+        names.first().map_or(Counter::ESTIMATE, |name| self.densities.counter(&state.agent_digest, name))
     }
 
     /// Asks the models that the agent has for this kind of turn, in their order, until one answers. What each failure leads to
@@ -166,6 +177,10 @@ impl Models {
             };
             let error = match asked {
                 Ok(mut answered) => {
+                    if answered.answer.is_counted {
+                        let tokens = answered.answer.usage.input_tokens;
+                        self.densities.learn(site.agent_digest, name, prompt, tokens);
+                    }
                     tally.spent.add(&answered.answer.usage);
                     answered.answer.usage = tally.spent.usage;
                     answered.failures = tally.failures;
@@ -196,7 +211,7 @@ impl Models {
     /// What a call to a model costs that is not waited for any longer, at the most that can be told: what was sent.
     #[must_use]
     pub fn unheard(&self, model: &str, prompt: &Prompt) -> Usage {
-        let mut usage = Usage { model_calls: 1, ..estimate(prompt, "", &[]) };
+        let mut usage = Usage { model_calls: 1, ..estimate(model, prompt, "", &[]) };
         if let Ok(name) = model.parse::<ModelName>() {
             usage.cost_microusd = self.prices.cost(&name.provider, &name.model, &usage).unwrap_or(0);
         }
@@ -244,6 +259,7 @@ impl Models {
         metrics::counter!("planner_model_calls_total", &labels).increment(1);
         metrics::histogram!("planner_model_call_seconds", "provider" => provider.provider().to_owned())
             .record(began.elapsed());
+        meter::asked(provider, &result, began.elapsed());
         let mut answer = match result {
             Ok(answer) => answer,
             Err(mut error) => {
@@ -354,7 +370,7 @@ fn open_span(provider: &dyn Provider, Asking { agent, prompt, site, tracer, .. }
 fn describe_answer(span: &Span, answer: &Answer) {
     let count = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
     span.set_attribute(genai::RESPONSE_MODEL, answer.model.clone());
-    span.set_attribute(genai::RESPONSE_FINISH_REASONS, answer.finish.as_str().to_owned());
+    span.set_attribute(genai::RESPONSE_FINISH_REASONS, genai::texts([answer.finish.as_str()]));
     span.set_attribute(genai::USAGE_INPUT_TOKENS, count(answer.usage.input_tokens));
     span.set_attribute(genai::USAGE_OUTPUT_TOKENS, count(answer.usage.output_tokens));
     if answer.usage.cached_tokens > 0 {

@@ -187,5 +187,5 @@ fn usage_of(step: &Step, prompt: &Prompt, text: &str, calls: &[ModelCall]) -> Us
     if let Some(said) = step.usage {
         return Usage { input_tokens: said.input, cached_tokens: said.cached, output_tokens: said.output, ..usage };
     }
-    Usage { model_calls: 1, ..super::remote::estimate(prompt, text, calls) }
+    Usage { model_calls: 1, ..super::remote::estimate("", prompt, text, calls) }
 }

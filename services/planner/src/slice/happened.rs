@@ -5,7 +5,7 @@ use kernel::{
     state::{Entry, Fact, FactKind},
 };
 
-use super::{Part, View, standing::ago, tokens};
+use super::{Part, View, standing::ago};
 
 /// Shorter forms that a fact is cut to when room is short, in bytes; the last resort is its title alone.
 const FACT_FORMS: [usize; 4] = [4096, 1024, 256, 0];
@@ -15,7 +15,7 @@ const MAX_ENTRIES: usize = 16;
 /// History (none if there is none) and news, within `room` tokens; history within `history_room` at the least.
 pub(super) fn parts(view: &View<'_>, room: u64, history_room: u64) -> (Option<Part>, Part) {
     let facts = news(view, room.saturating_sub(history_room));
-    let left = room.saturating_sub(tokens::of_bytes(facts.text_bytes()));
+    let left = room.saturating_sub(facts.tokens(view.input.counter));
     (history(view, left), facts)
 }
 
@@ -51,7 +51,7 @@ fn items(facts: &std::collections::VecDeque<Fact>) -> Vec<Item<'_>> {
 }
 
 fn news(view: &View<'_>, room: u64) -> Part {
-    let state = view.input.state;
+    let (state, counter) = (view.input.state, view.input.counter);
     let items = items(&state.facts);
     let mut order: Vec<usize> = (0..items.len()).collect();
     // People first, then the newest.
@@ -60,12 +60,17 @@ fn news(view: &View<'_>, room: u64) -> Part {
     let (mut left, mut shortened, mut dropped) = (room.saturating_sub(40), 0, 0);
     for index in order {
         let fitting = FACT_FORMS.iter().enumerate().find_map(|(form, &max)| {
+            // A form that cuts nothing off is the one before it.
+            if form > 0 && items[index].block.text.len() <= max {
+                return None;
+            }
             let text = render(view, &items[index], max);
-            (tokens::count(&text) <= left).then_some((form > 0 && items[index].block.text.len() > max, text))
+            let tokens = counter.count(&text);
+            (tokens <= left).then_some((form > 0, text, tokens))
         });
         match fitting {
-            Some((is_short, text)) => {
-                left -= tokens::count(&text);
+            Some((is_short, text, tokens)) => {
+                left -= tokens;
                 shortened += usize::from(is_short);
                 shown[index] = Some(text);
             }
@@ -84,7 +89,7 @@ fn news(view: &View<'_>, room: u64) -> Part {
         part.body = "Nothing new: decide by what you know.\n".to_owned();
     }
     part.cut = (missing > 0 || shortened > 0).then(|| format!("{missing} not shown, {shortened} shortened: no room"));
-    part
+    part.weighed(counter)
 }
 
 fn render(view: &View<'_>, item: &Item<'_>, max: usize) -> String {
@@ -97,16 +102,14 @@ fn render(view: &View<'_>, item: &Item<'_>, max: usize) -> String {
 }
 
 fn history(view: &View<'_>, room: u64) -> Option<Part> {
-    let entries = &view.input.state.history;
+    let (entries, counter) = (&view.input.state.history, view.input.counter);
     let mut left = room.saturating_sub(40);
     let mut shown: Vec<(&Entry, String)> = Vec::new();
     for entry in entries.iter().rev().take(MAX_ENTRIES) {
         let when = ago(entry.at, view.input.now);
         let text = format!("[{}] {when}\n{}", entry.seq, view.boundary.block(&entry.title, &entry.block));
-        if tokens::count(&text) > left {
-            break;
-        }
-        left -= tokens::count(&text);
+        let Some(rest) = left.checked_sub(counter.count(&text)) else { break };
+        left = rest;
         shown.push((entry, text));
     }
     shown.reverse();
@@ -116,5 +119,5 @@ fn history(view: &View<'_>, room: u64) -> Option<Part> {
     part.seqs = shown.iter().map(|(entry, _)| entry.seq).collect();
     let cut = entries.len() - shown.len();
     part.cut = (cut > 0).then(|| format!("{cut} older entries not shown"));
-    (!shown.is_empty()).then_some(part)
+    (!shown.is_empty()).then(|| part.weighed(counter))
 }

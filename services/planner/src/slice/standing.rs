@@ -10,7 +10,8 @@ use kernel::{
     wait::{Condition, Wait, WaitExpr},
 };
 
-use super::{Part, View, fence, tokens};
+use super::{Part, View, fence};
+use crate::tokens::Counter;
 
 /// Most bytes of the objective; of the criteria, the plan and the open calls; of each of the rest.
 const CAPS: [usize; 3] = [8 * 1024, 4 * 1024, 2 * 1024];
@@ -19,30 +20,57 @@ const MAX_CALLS: usize = 24;
 /// Most bytes of a call's arguments.
 const ARGUMENT_BYTES: usize = 240;
 
-/// The most bytes for a section: its cap, or its share in percent of a small room.
-fn cap(room: u64, cap: usize, share: u64) -> usize {
-    cap.min(tokens::bytes(room * share / 100))
+/// Tokens for the heading of a section and its fence, which are not cut.
+const FRAME_TOKENS: u64 = 80;
+/// How often a section is cut again whose text is dearer than usual.
+const CUTS: usize = 4;
+
+/// How much a section may take.
+struct Share<'a> {
+    view: &'a View<'a>,
+    room: u64,
+}
+
+impl Share<'_> {
+    /// The section that `make` makes of at most so many bytes: its cap, or its share in percent of a small room. Text that takes
+    /// more tokens than its length says is cut again.
+    fn of(&self, cap: usize, share: u64, make: impl Fn(&View<'_>, usize) -> Option<Part>) -> Option<Part> {
+        let (counter, most) = (self.view.input.counter, self.room * share / 100);
+        let mut bytes = cap.min(counter.bytes(most));
+        let mut part = make(self.view, bytes)?.weighed(counter);
+        for _ in 0..CUTS {
+            let over = part.tokens(counter).saturating_sub(FRAME_TOKENS);
+            if over <= most || matches!(counter, Counter::ByLength(_)) {
+                break;
+            }
+            bytes = usize::try_from(bytes as u64 * most / over).unwrap_or(bytes);
+            part = make(self.view, bytes)?.weighed(counter);
+        }
+        Some(part)
+    }
 }
 
 /// What stands before history and news.
 pub(super) fn before(view: &View<'_>, room: u64) -> Vec<Part> {
+    let share = Share { view, room };
     let parts = [
-        Some(objective(view, cap(room, CAPS[0], 20))),
-        acceptance(view, cap(room, CAPS[1], 8)),
-        plan(view, cap(room, CAPS[1], 10)),
-        summary(view, cap(room, CAPS[0], 15)),
-        pause(view, cap(room, CAPS[2], 6)),
+        share.of(CAPS[0], 20, |view, most| Some(objective(view, most))),
+        share.of(CAPS[1], 8, acceptance),
+        share.of(CAPS[1], 10, plan),
+        share.of(CAPS[0], 15, summary),
+        share.of(CAPS[2], 6, pause),
     ];
     parts.into_iter().flatten().collect()
 }
 
 /// What stands after history and news.
 pub(super) fn after(view: &View<'_>, room: u64) -> Vec<Part> {
+    let share = Share { view, room };
     let parts = [
-        calls(view, cap(room, CAPS[1], 8)),
-        children(view, cap(room, CAPS[2], 4)),
-        approvals(view, cap(room, CAPS[2], 4)),
-        artifacts(view, cap(room, CAPS[2], 4)),
+        share.of(CAPS[1], 8, calls),
+        share.of(CAPS[2], 4, children),
+        share.of(CAPS[2], 4, approvals),
+        share.of(CAPS[2], 4, artifacts),
         notices(view),
         Some(budget(view)),
         Some(time(view)),

@@ -2,7 +2,7 @@
 
 use kernel::{Trust, agent::AgentSpec, slice::Section};
 
-use super::{SliceInput, tokens};
+use super::SliceInput;
 
 const RULES: &str = "\
 You are the planner of a long-lived run. You are not in a chat: you are called for one turn at a time, you see only this \
@@ -41,7 +41,7 @@ pub(super) fn render(agent: &AgentSpec) -> String {
 }
 
 /// Its sections in the manifest, with the declarations of the tools.
-pub(super) fn sections(input: &SliceInput<'_>, system: &str) -> Vec<Section> {
+pub(super) fn sections(input: &SliceInput<'_>, system_tokens: u64) -> Vec<Section> {
     let section = |name: &str, trust, tokens, cut| Section {
         name: name.to_owned(),
         trust,
@@ -50,12 +50,12 @@ pub(super) fn sections(input: &SliceInput<'_>, system: &str) -> Vec<Section> {
         tokens,
         cut,
     };
-    let rules = tokens::count(RULES);
+    let rules = input.counter.count(RULES);
     let missing = (!input.missing_tools.is_empty())
         .then(|| format!("not in the catalogue of tools: {}", input.missing_tools.join(", ")));
     vec![
         section("tools", Trust::System.join(input.tools_trust), input.tool_tokens, missing),
         section("rules", Trust::System, rules, None),
-        section("instructions", Trust::Operator, tokens::count(system).saturating_sub(rules), None),
+        section("instructions", Trust::Operator, system_tokens.saturating_sub(rules), None),
     ]
 }

@@ -85,7 +85,7 @@ impl Turns {
         let around = &mut open.around;
         around.reads += 1;
         around.shelf = self.shelf.before(&open.state, open.agent, &around.opened, &around.asked).await;
-        open.slice = self.slice(&open.state, open.agent, &open.toolbox, &open.around);
+        open.slice = self.slice(&open.state, open.agent, (&open.toolbox, open.counter), &open.around);
         Ok(Some(Tried::Read))
     }
 
@@ -102,7 +102,7 @@ impl Turns {
             system: open.slice.system.clone(),
             user: open.slice.user_at_end(&summary.text),
             tools: toolbox.declarations(),
-            tool_tokens: toolbox.tokens(),
+            tool_tokens: toolbox.tokens(open.counter),
             max_output_tokens: EXTRACT_TOKENS,
             run_id: open.state.run_id,
             turn: open.number,

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     compaction::{self, Handoff, Material, Why, Written},
     models::{Prompt, TurnKind, router::CallSite},
-    slice::tokens,
+    tokens::Counter,
     verbs::Draft,
 };
 
@@ -27,7 +27,7 @@ impl Turns {
         why: Why,
     ) -> Result<Steered, TurnError> {
         let Some(material) = Material::of(&state, why) else { return Ok(Steered::Ask(state)) };
-        let asked = if compaction::asks_model(before.agent) {
+        let asked = if compaction::asks_model(before.agent, why) {
             let Some(asked) = before.interrupt.or_ended(self.ask_for_summary(before, &state, &material)).await else {
                 return Ok(Steered::Over("aborted"));
             };
@@ -49,7 +49,7 @@ impl Turns {
         } else {
             (None, None)
         };
-        let (before_tokens, after_tokens) = (material.tokens(), tokens::count(&summary.body.text));
+        let (before_tokens, after_tokens) = (material.tokens(), Counter::ESTIMATE.count(&summary.body.text));
         // Nothing at all is shorter, too, but stands for nothing.
         let says_something = !summary.body.text.trim().is_empty();
         let shrinks = (says_something && after_tokens < before_tokens) || handoff.is_some();
@@ -83,7 +83,7 @@ impl Turns {
         let prompt = Prompt {
             system: compaction::INSTRUCTIONS.to_owned(),
             user: material.prompt(state),
-            tool_tokens: tokens::count(&declaration.schema.to_string()),
+            tool_tokens: Counter::ESTIMATE.declarations(std::slice::from_ref(&declaration)),
             tools: Arc::new([declaration]),
             max_output_tokens: SUMMARY_TOKENS.min(self.limits.output_tokens),
             run_id: state.run_id,

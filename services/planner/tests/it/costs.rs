@@ -31,10 +31,10 @@ use crate::{
 const COST: u64 = 15;
 
 /// What a model answers to what it is asked, the number of the request with it.
-type Model = Arc<dyn Fn(usize, Value) -> BoxFuture<'static, Response> + Send + Sync>;
+pub type Model = Arc<dyn Fn(usize, Value) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// Serves a model as OpenAI's are, and counts what it is asked.
-async fn served(model: Model) -> (String, Arc<AtomicUsize>) {
+pub async fn served(model: Model) -> (String, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
     let answer = move |Json(body): Json<Value>| {
@@ -50,9 +50,14 @@ async fn served(model: Model) -> (String, Arc<AtomicUsize>) {
 
 /// An answer that calls this.
 fn calls(name: &str, arguments: &Value) -> Response {
+    calls_counted(name, arguments, COST - 5)
+}
+
+/// The same, with what the provider says that the prompt was.
+pub fn calls_counted(name: &str, arguments: &Value, prompt_tokens: u64) -> Response {
     let call = json!({"index": 0, "id": "c", "function": {"name": name, "arguments": arguments.to_string()}});
     let choice = json!({"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"});
-    let usage = json!({"prompt_tokens": COST - 5, "completion_tokens": 5});
+    let usage = json!({"prompt_tokens": prompt_tokens, "completion_tokens": 5});
     let event = json!({"model": "m", "choices": [choice], "usage": usage});
     let body = Body::from(format!("data: {event}\n\ndata: [DONE]\n\n"));
     Response::builder().header("content-type", "text/event-stream").body(body).unwrap()

@@ -117,7 +117,7 @@ const LOOP: &str = r"
   - calls: [{tool: test.echo, arguments: {text: again}}]
 ";
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     case("words", "", "\n  - text: So it is.\n", Rule::FinalAnswer),
     case("done", "", "\n  - calls: [{tool: complete, arguments: {summary: done}}]\n", Rule::GoalMet),
     case("gives-up", "", "\n  - calls: [{tool: fail, arguments: {reason: no way}}]\n", Rule::GaveUp),
@@ -138,6 +138,12 @@ const CASES: [Case; 13] = [
         "acceptance: [{text: it answers, check: {tool: {tool: test.echo, arguments: {text: fail}}}}]",
         "\n  - calls: [{tool: complete, arguments: {summary: done}}]\n",
         Rule::NotAccepted,
+    ),
+    case(
+        "lies-and-nobody-looks",
+        "controls: {evaluator: off}\nacceptance: [{text: it answers, check: {tool: {tool: test.echo, arguments: {text: fail}}}}]",
+        "\n  - calls: [{tool: complete, arguments: {summary: done}}]\n",
+        Rule::GoalMet,
     ),
     case(
         "lies-about-a-result",

@@ -19,6 +19,7 @@ use planner::{
         router::CallSite,
     },
     slice::{Slice, SliceInput, SliceLimits},
+    tokens::Counter,
     toolbox::{CatalogueTool, Toolbox},
 };
 use serde_json::Value;
@@ -55,6 +56,7 @@ pub struct Sim {
     pub toolbox: Toolbox,
     pub now: Timestamp,
     pub limits: SliceLimits,
+    pub counter: Counter,
     models: Models,
 }
 
@@ -73,7 +75,8 @@ impl Sim {
         let state = kernel::decide(RunId::mint(), None, &create, now).unwrap().state;
         let tools = agent.tools.iter().filter_map(|name| tool(name)).collect();
         let toolbox = Toolbox::new(&agent.tools, &[], tools).unwrap();
-        Self { state, agent, toolbox, now, limits: SliceLimits::default(), models: models(scenarios) }
+        let (limits, counter) = (SliceLimits::default(), Counter::ESTIMATE);
+        Self { state, agent, toolbox, now, limits, counter, models: models(scenarios) }
     }
 
     pub fn try_submit(&mut self, command: &Command) -> Result<Vec<Event>, Rejection> {
@@ -98,7 +101,8 @@ impl Sim {
         Slice::build(&SliceInput {
             state: &self.state,
             agent: &self.agent,
-            tool_tokens: self.toolbox.tokens(),
+            counter: self.counter,
+            tool_tokens: self.toolbox.tokens(self.counter),
             tools_trust: self.toolbox.trust(),
             missing_tools: self.toolbox.missing(),
             beside: &[],
@@ -114,7 +118,7 @@ impl Sim {
             system: slice.system.clone(),
             user: slice.user.clone(),
             tools: self.toolbox.declarations(),
-            tool_tokens: self.toolbox.tokens(),
+            tool_tokens: self.toolbox.tokens(self.counter),
             max_output_tokens: 4096,
             run_id: self.state.run_id,
             turn: turn.number,

@@ -7,6 +7,7 @@ use kernel::{
     state::{Fact, FactKind},
     units::Duration,
 };
+use planner::tokens::{Counter, Encoding};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -98,6 +99,43 @@ fn a_small_context_still_holds_the_objective() {
     let slice = sim.slice();
     assert!(slice.user.contains("Merge it."));
     assert!(slice.manifest.tokens <= slice.manifest.budget + 200, "{}", slice.manifest.tokens);
+}
+
+/// Text of which a tokenizer makes far more than its length says.
+fn dear(bytes: usize) -> String {
+    let letters = |n: usize| char::from(b'!' + u8::try_from(n.wrapping_mul(2_654_435_761) >> 20 & 0x3F).unwrap());
+    (0..bytes).map(letters).collect()
+}
+
+#[test]
+fn a_model_whose_tokenizer_is_known_is_sent_no_more_than_it_may_be() {
+    let mut sim = Sim::start(agent(AGENT), operator(&dear(20_000)), outside(&dear(9_000)), "nowhere".into());
+    sim.limits.context_tokens = 12_000;
+    for round in 0..30 {
+        let steps = json!([{"title": format!("{round} {}", dear(150)), "status": "in_progress"}]);
+        commit(
+            &mut sim,
+            &calls(&[("update_plan", json!({"steps": steps})), ("test_echo", json!({"text": dear(100)}))]),
+        );
+        sim.pass(Duration::from_secs(60));
+        sim.complete("test.echo", &format!("result {round}\n{}", dear(6_000)));
+    }
+    let own = Counter::Own(Encoding::O200k);
+    let size = |sim: &Sim| {
+        let slice = sim.slice();
+        let sent = own.count(&slice.system) + own.count(&slice.user) + sim.toolbox.tokens(own);
+        (slice.manifest.clone(), sent)
+    };
+    let (by_length, sent) = size(&sim);
+    assert!(by_length.tokens <= by_length.budget && sent > by_length.budget, "{sent} of {}", by_length.budget);
+    assert_eq!(by_length.counted_by, None);
+
+    sim.counter = own;
+    let (counted, sent) = size(&sim);
+    assert_eq!(counted.counted_by.as_deref(), Some("o200k_base"));
+    assert!(sent <= counted.budget, "{sent} of {}", counted.budget);
+    assert!(counted.tokens.abs_diff(sent) * 50 <= sent, "it says {} and is {sent}", counted.tokens);
+    assert!(sent * 10 > counted.budget * 7, "and the room is used: {sent} of {}", counted.budget);
 }
 
 #[test]

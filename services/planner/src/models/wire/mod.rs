@@ -211,7 +211,8 @@ impl Decoder {
             .collect();
         let said = Answer {
             model: draft.model.unwrap_or_else(|| model.to_owned()),
-            usage: usage(counted.unwrap_or_else(|| super::remote::estimate(asked, &draft.text, &calls))),
+            is_counted: counted.is_some(),
+            usage: usage(counted.unwrap_or_else(|| super::remote::estimate(model, asked, &draft.text, &calls))),
             finish: finish_of(draft.finish, !calls.is_empty()),
             text: draft.text,
             reasoning: draft.reasoning,
