@@ -19,11 +19,11 @@ fn program(name: &str, script: &str, more: &str) -> String {
     )
 }
 
-/// How many processes have this among their arguments.
-fn running(word: &str) -> usize {
+/// How many processes sleep for so long. It is an argument by itself: anything may stand within those of others.
+fn sleeping(seconds: &str) -> usize {
     let of = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
-    let holds = |line: Vec<u8>| line.windows(word.len()).any(|part| part == word.as_bytes());
-    std::fs::read_dir("/proc").unwrap().flatten().filter_map(of).filter(|line| holds(line.clone())).count()
+    let sleeps = |line: &Vec<u8>| line.split(|byte| *byte == 0).take(2).eq([b"sleep".as_slice(), seconds.as_bytes()]);
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(of).filter(sleeps).count()
 }
 
 fn is_empty(folder: &Path) -> bool {
@@ -79,7 +79,8 @@ async fn a_program_that_answers_is_bounded_and_ends_with_all_that_it_started() {
     let tools = [
         (
             "x.slow",
-            program("x.slow", "sleep 7411 & echo begun; exec sleep 7411", "").replace("timeout: 20s", "timeout: 1s"),
+            program("x.slow", "sleep 7411 & echo begun; exec sleep 7411", "")
+                .replace("timeout: 20s", "timeout: 1s\nretry: { attempts: 1 }"),
         ),
         // It is over at once, and what it leaves behind holds its output open.
         ("x.daemon", program("x.daemon", "sleep 7412 & echo over", "")),
@@ -102,13 +103,9 @@ async fn a_program_that_answers_is_bounded_and_ends_with_all_that_it_started() {
     assert!(block.text.len() < 11_000 && block.text.contains("there was more"), "{}", block.text.len());
     let (end, code, block) = house.end_of(run, ids[3]).await;
     assert_eq!((end, code.as_str()), ("tool.failed", "invalid_arguments"), "{}", block.text);
-    let timers = house.keep_time(run);
-    let (end, code, block) = tokio::select! {
-        end = house.end_of(run, ids[0]) => end,
-        never = timers => match never {},
-    };
+    let (end, code, block) = house.end_of(run, ids[0]).await;
     assert_eq!((end, code.as_str()), ("tool.failed", "timeout"), "{}", block.text);
-    assert_eq!((running("7411"), running("7412")), (0, 0));
+    assert_eq!((sleeping("7411"), sleeping("7412")), (0, 0));
     assert!(is_empty(&house.path("workspaces/.answers")));
     house.close(vec![executor]).await;
 }
