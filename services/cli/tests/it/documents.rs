@@ -31,7 +31,8 @@ fn parts_of_agent_files_can_be_read() {
             let part = match block.lines().next().unwrap_or_default() {
                 // Settings of an OpenTelemetry collector.
                 "exporters:" => continue,
-                "    actions:" => format!("watch:\n  - service: shop\n{block}"),
+                // Of a service that is watched, by an agent with these tools.
+                "    actions:" => format!("tools: [orders.create, http.get]\nwatch:\n  - service: shop\n{block}"),
                 _ => block,
             };
             let parsed = engine::parse(&whole(&part));
@@ -53,7 +54,9 @@ fn the_schedule_that_is_shown_can_be_read() {
 #[test]
 fn the_server_that_is_shown_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
-    put(dir.path(), "servers/forge.yaml", &blocks("services/tool-executor/README.md")[0]);
+    let blocks = blocks("services/tool-executor/README.md");
+    let server = blocks.iter().find(|block| block.contains("transport:")).unwrap();
+    put(dir.path(), "servers/forge.yaml", server);
     let catalog = ToolCatalog::load(dir.path()).unwrap();
     assert!(catalog.servers().get("forge").is_some());
 }
