@@ -157,9 +157,10 @@ async fn what_a_scheduler_claimed_and_did_not_finish_is_begun_by_another_under_t
     let gathered = trigger.event("1", "acme/widget").await;
     // As one leaves it that dies after the claim.
     let gatherings = system.ingress.gatherings();
-    let claimed = gatherings.claim_due(Timestamp::now(), 10, Duration::from_secs(2)).await.unwrap();
+    let now = Timestamp::now();
+    let claimed = gatherings.claim_due(now, 10, Duration::from_secs(2)).await.unwrap();
     assert_eq!(claimed.len(), 1);
-    assert!(gatherings.claim_due(Timestamp::now(), 10, Duration::from_secs(1)).await.unwrap().is_empty());
+    assert!(gatherings.claim_due(now, 10, Duration::from_secs(1)).await.unwrap().is_empty());
     let running = system.scheduler(|_| {}).await;
     let runs = trigger.until(1).await;
     assert_eq!((runs.len(), runs[0].run_id), (1, gathered.run_id));

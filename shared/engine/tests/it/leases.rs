@@ -9,7 +9,7 @@ use crate::support::{eventually, redis};
 
 const LONG: Duration = Duration::from_secs(30);
 /// Renewed three times in it: long enough for a busy machine to come to that.
-const SHORT: Duration = Duration::from_millis(1500);
+const SHORT: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_has_one_holder_until_it_is_released() {
