@@ -113,6 +113,40 @@ async fn a_resumed_stream_has_no_gap_and_no_repeat_while_events_are_appended() {
 }
 
 #[tokio::test]
+async fn many_readers_of_one_run_each_get_every_event_wherever_they_begin() {
+    let door = Door::open().await;
+    let run = door.run().await;
+    let (engine, planner) = (door.engine(Role::Ingress).await, door.engine(Role::Planner).await);
+    append(&engine, run, 100, "early").await;
+    let middle = door.get(&format!("/v1/runs/{run}")).await["seq"].as_u64().unwrap();
+    let appending = async {
+        append(&engine, run, 200, "late").await;
+        commit(&planner, run, |_, outcome| outcome.end = Some(EndRequest::Complete(block("done")))).await.state.seq
+    };
+    let read = |last: Option<u64>| {
+        let door = &door;
+        async move {
+            let mut stream = Reader::open(door, run, last).await;
+            let snapshot = stream.until("snapshot").await;
+            let mut seen = last.unwrap_or_else(|| snapshot.data["seq"].as_u64().unwrap());
+            while let Some(event) = stream.next().await {
+                if let Some(id) = event.id {
+                    assert_eq!(id, seen + 1, "begun behind {last:?}");
+                    seen = id;
+                }
+            }
+            seen
+        }
+    };
+    // They share what is read, some from far back, and some come while others are in the middle of it.
+    let places = [None, Some(0), Some(middle), Some(middle - 50)];
+    let readers = futures::future::join_all(places.iter().cycle().take(24).map(|last| read(*last)));
+    let (last, seen) = tokio::join!(appending, readers);
+    assert_eq!(seen, vec![last; 24]);
+    door.close().await;
+}
+
+#[tokio::test]
 async fn an_id_that_the_log_does_not_have_begins_anew() {
     let door = Door::open().await;
     let run = door.run().await;
