@@ -20,7 +20,7 @@ use bus::{Bus, BusError, Subscription, retry, subject};
 use engine::{DueTimer, Engine, EngineError, PublishGate, SubmitError};
 use futures::{FutureExt as _, StreamExt as _};
 use kernel::{Command, RunId, RunState, TimerId, Timestamp, command::FireTimer, event::TimerSet};
-use service::Tracer;
+use service::{Tracer, metrics::exemplar};
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -243,7 +243,9 @@ impl Firing {
             Ok(committed) if committed.events.is_empty() => {}
             Ok(_) => {
                 metrics::counter!("scheduler_timers_fired_total").increment(1);
-                metrics::histogram!("scheduler_timer_lateness_seconds").record(late.as_secs_f64().max(0.0));
+                let late = late.as_secs_f64().max(0.0);
+                metrics::histogram!("scheduler_timer_lateness_seconds").record(late);
+                exemplar("scheduler_timer_lateness_seconds", &[], late, span.context());
             }
             // The run ended between the claim and now, and took its timers along.
             Err(SubmitError::Rejected(rejection)) => span.in_scope(|| {

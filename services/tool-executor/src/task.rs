@@ -109,7 +109,9 @@ impl Task {
             if error.is_some_and(|(code, _)| code == "unknown_tool") { "unknown" } else { &self.call.request.tool };
         let labels = [("tool", tool.to_owned()), ("outcome", outcome.to_owned())];
         metrics::counter!("tool_executor_calls_total", &labels).increment(1);
-        metrics::histogram!("tool_executor_call_seconds", &labels).record(self.began.elapsed());
+        let took = self.began.elapsed();
+        metrics::histogram!("tool_executor_call_seconds", &labels).record(took);
+        service::metrics::exemplar("tool_executor_call_seconds", &labels, took.as_secs_f64(), self.span.context());
         let error = error.map(|(code, _)| code);
         self.span.in_scope(|| tracing::debug!(tool, call = %self.id(), outcome, error, "a call was worked on"));
     }

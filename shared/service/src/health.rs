@@ -8,13 +8,15 @@ use std::time::Duration;
 use axum::Json;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use futures::future::join_all;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+/// What a scraper accepts that knows exemplars.
+const OPEN_METRICS: &str = "application/openmetrics-text";
 /// A check that takes longer has failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -145,6 +147,13 @@ async fn readyz(State(health): State<Health>) -> impl IntoResponse {
     (status, [(header::CACHE_CONTROL, "no-store")], Json(readiness))
 }
 
-async fn metrics() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], crate::metrics::render())
+async fn metrics(headers: HeaderMap) -> impl IntoResponse {
+    // Prometheus names OpenMetrics first; `curl` and others that don't ask for it get what they know.
+    let accepts = |accept: &HeaderValue| accept.to_str().is_ok_and(|accept| accept.contains(OPEN_METRICS));
+    if headers.get_all(header::ACCEPT).iter().any(accepts) {
+        let content_type = format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8");
+        ([(header::CONTENT_TYPE, content_type)], crate::metrics::render_open())
+    } else {
+        ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8".to_owned())], crate::metrics::render())
+    }
 }

@@ -1,14 +1,19 @@
-//! The metrics of the process, in Prometheus text format.
+//! The metrics of the process, in Prometheus text format or as OpenMetrics.
 //!
 //! Code reports through the [`metrics`](::metrics) facade (`metrics::counter!("planner_turns_total").increment(1)`).
 //! Names begin with the service's name, or `esc_` for what the shared crates report; seconds and bytes are the units, at
 //! the end of the name. One recorder serves the process: a metric that two services of one process could both report
 //! carries the label `service`.
 
-use std::sync::OnceLock;
+mod exemplars;
+
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use self::exemplars::Exemplars;
+use crate::telemetry::TraceContext;
 
 /// Upper bounds of `*_seconds` histograms.
 const SECONDS: [f64; 16] =
@@ -32,10 +37,13 @@ const TOKENS: [f64; 14] = [
     16_777_216.0,
     67_108_864.0,
 ];
+/// The bounds of histograms whose names end so.
+const BOUNDS: [(&str, &[f64]); 3] = [("_seconds", &SECONDS), ("_size", &SIZES), ("_token_usage", &TOKENS)];
 /// How often samples are folded into their buckets, if nobody scrapes: else they would pile up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+static EXEMPLARS: LazyLock<Exemplars> = LazyLock::new(Exemplars::default);
 
 /// Installs the recorder, once per process, and announces `service` by the gauge `esc_build_info`.
 pub fn install(service: &str) {
@@ -50,9 +58,23 @@ pub fn announce(counter: &::metrics::Counter) {
     counter.increment(0);
 }
 
+/// Says which trace a sample of a histogram came from, beside recording it: it is shown with its bucket until another one falls
+/// into that. Nothing for a trace that is not sampled, or a histogram without buckets.
+pub fn exemplar(name: &'static str, labels: &[(&'static str, String)], value: f64, trace: TraceContext) {
+    let bounds = BOUNDS.iter().find(|(suffix, _)| name.ends_with(suffix));
+    if let (Some((_, bounds)), true) = (bounds, trace.sampled) {
+        EXEMPLARS.keep(name, labels, bounds, value, trace);
+    }
+}
+
 /// All metrics of the process, in Prometheus text format 0.0.4.
 pub fn render() -> String {
     handle().render() + &process()
+}
+
+/// The same as OpenMetrics 1.0, with exemplars, for which the text format has no place.
+pub fn render_open() -> String {
+    EXEMPLARS.open_metrics(&render())
 }
 
 /// Keeps the recorder's memory bounded as long as it runs.
@@ -67,12 +89,11 @@ pub(crate) async fn upkeep() {
 
 fn handle() -> &'static PrometheusHandle {
     RECORDER.get_or_init(|| {
-        let buckets = |builder: PrometheusBuilder, suffix: &str, bounds: &[f64]| {
-            builder.set_buckets_for_metric(Matcher::Suffix(suffix.to_owned()), bounds)
-        };
-        let recorder = buckets(PrometheusBuilder::new(), "_seconds", &SECONDS)
-            .and_then(|builder| buckets(builder, "_size", &SIZES))
-            .and_then(|builder| buckets(builder, "_token_usage", &TOKENS))
+        let recorder = BOUNDS
+            .iter()
+            .try_fold(PrometheusBuilder::new(), |builder, (suffix, bounds)| {
+                builder.set_buckets_for_metric(Matcher::Suffix((*suffix).to_owned()), bounds)
+            })
             .unwrap_or_default()
             .build_recorder();
         let handle = recorder.handle();

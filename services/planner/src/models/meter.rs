@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use service::{TraceContext, metrics::exemplar};
+
 use super::{Answer, ModelError, Provider};
 
-/// Notes a call that was answered or failed.
-pub(super) fn asked(provider: &dyn Provider, result: &Result<Answer, ModelError>, took: Duration) {
+/// Notes a call that was answered or failed, in this trace.
+pub(super) fn asked(provider: &dyn Provider, result: &Result<Answer, ModelError>, took: Duration, trace: TraceContext) {
     let mut labels = vec![
         ("gen_ai_operation_name", "chat".to_owned()),
         ("gen_ai_provider_name", provider.provider().to_owned()),
@@ -19,12 +21,15 @@ pub(super) fn asked(provider: &dyn Provider, result: &Result<Answer, ModelError>
         }
     };
     metrics::histogram!("gen_ai_client_operation_duration_seconds", &labels).record(took);
+    exemplar("gen_ai_client_operation_duration_seconds", &labels, took.as_secs_f64(), trace);
     for (kind, tokens) in [("input", usage.input_tokens), ("output", usage.output_tokens)] {
         if tokens > 0 {
             let mut labels = labels.clone();
             labels.push(("gen_ai_token_type", kind.to_owned()));
             #[expect(clippy::cast_precision_loss, reason = "counts of tokens are small")]
-            metrics::histogram!("gen_ai_client_token_usage", &labels).record(tokens as f64);
+            let tokens = tokens as f64;
+            metrics::histogram!("gen_ai_client_token_usage", &labels).record(tokens);
+            exemplar("gen_ai_client_token_usage", &labels, tokens, trace);
         }
     }
 }

@@ -259,7 +259,7 @@ impl Models {
         metrics::counter!("planner_model_calls_total", &labels).increment(1);
         metrics::histogram!("planner_model_call_seconds", "provider" => provider.provider().to_owned())
             .record(began.elapsed());
-        meter::asked(provider, &result, began.elapsed());
+        meter::asked(provider, &result, began.elapsed(), span.context());
         let mut answer = match result {
             Ok(answer) => answer,
             Err(mut error) => {

@@ -73,7 +73,7 @@ impl TraceContext {
 }
 
 /// Bytes in lower-case hex.
-pub(super) struct Hex<'a>(pub &'a [u8]);
+pub(crate) struct Hex<'a>(pub &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,6 +12,7 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::EnvFilter;
 
+pub(crate) use context::Hex;
 pub use context::{NotATraceparent, TraceContext};
 pub use trace::{KeyValue, Link, Parent, Span, SpanKind, SpanSpec, Tracer};
 
