@@ -28,7 +28,8 @@ const SUBSCRIPTION_CAPACITY: usize = 64 * 1024;
 /// How to reach the server, and as whom.
 #[derive(Clone)]
 pub struct BusOptions {
-    /// One or more `nats://[user:password@]host[:port]`, separated by commas. User and password are percent-decoded.
+    /// One or more `nats://[user:password@]host[:port]`, separated by commas. User and password are percent-decoded. A
+    /// `tls://` among them makes every connection safe, also to servers that the cluster names later.
     pub url: String,
     /// The prefix of every subject and name; empty in production.
     pub namespace: Namespace,
@@ -273,6 +274,7 @@ async fn dial(
     let client_name = options.client_name.clone();
     let mut connect = async_nats::ConnectOptions::new()
         .name(&options.client_name)
+        .require_tls(address.tls_required())
         .custom_inbox_prefix(inbox)
         .request_timeout(Some(API_TIMEOUT))
         .subscription_capacity(SUBSCRIPTION_CAPACITY)
@@ -330,6 +332,9 @@ fn credentials(servers: &[async_nats::ServerAddr]) -> Result<Option<(String, Str
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -344,5 +349,40 @@ mod tests {
         let servers: Vec<async_nats::ServerAddr> = servers.iter().map(|url| url.parse().unwrap()).collect();
         assert_eq!(credentials(&servers), Ok(Some(("plan@ner".into(), "p:w/%".into()))));
         assert_eq!(credentials(&servers[..1]), Ok(None));
+    }
+
+    /// A server that says in clear text that clear text will do, and what a client sends it then.
+    async fn heard_by_a_server(url: impl Fn(u16) -> String) -> Vec<u8> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let options = BusOptions::new(url(port), "planner");
+        let address = address(&options).unwrap();
+        let listening = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let info = br#"INFO {"server_id":"x","version":"2.10.0","max_payload":1024,"tls_required":false}"#;
+            stream.write_all(&[info.as_slice(), b"\r\n"].concat()).await.unwrap();
+            let mut heard = vec![0; 4096];
+            let length = stream.read(&mut heard).await.unwrap();
+            heard.truncate(length);
+            heard
+        };
+        let (events, _link) = watch::channel(Link::default());
+        let asking = async { dial(&options, &address, Arc::new(events)).await.map(drop) };
+        tokio::pin!(listening);
+        tokio::select! {
+            heard = &mut listening => heard,
+            _ = asking => listening.await,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_safe_for_one_server_is_safe_for_all() {
+        crate::tls::settle_cryptography();
+        let clear = heard_by_a_server(|port| format!("nats://u:s3cret@127.0.0.1:{port}")).await;
+        assert!(clear.starts_with(b"CONNECT ") && String::from_utf8_lossy(&clear).contains("s3cret"));
+        // Nobody listens on the port of "discard", whichever is tried first.
+        let safe = heard_by_a_server(|port| format!("tls://u:s3cret@127.0.0.1:9,127.0.0.1:{port}")).await;
+        // The first byte of a TLS handshake.
+        assert_eq!(safe.first(), Some(&0x16), "{}", String::from_utf8_lossy(&safe));
     }
 }

@@ -34,6 +34,14 @@ pub(crate) struct Address {
     pub client_name: String,
 }
 
+impl Address {
+    /// Whether no connection may be in clear text: one `tls://` holds for every server, also for those without a scheme of
+    /// their own and those that a cluster names later.
+    pub(crate) fn tls_required(&self) -> bool {
+        self.servers.iter().any(ServerAddr::tls_required)
+    }
+}
+
 /// Why there is no guarded subscription.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
@@ -113,8 +121,8 @@ impl<S: Wire> Connection<S> {
     }
 }
 
-/// Connects, and makes the connection safe if the address or the server wants that.
-async fn connect(server: &ServerAddr) -> Result<Connection, OpenError> {
+/// Connects, and makes the connection safe if an address or the server wants that.
+async fn connect(server: &ServerAddr, safe: bool) -> Result<Connection, OpenError> {
     if server.is_websocket() {
         return Err(OpenError::WebSocket);
     }
@@ -125,7 +133,7 @@ async fn connect(server: &ServerAddr) -> Result<Connection, OpenError> {
     let Op::Info { tls_required } = connection.next().await? else {
         return Err(io::Error::from(io::ErrorKind::InvalidData).into());
     };
-    if tls_required || server.tls_required() {
+    if tls_required || safe {
         let safe = tls::secure(connection.stream, server.host()).await?;
         return Ok(Connection::new(Box::new(safe)));
     }
@@ -134,7 +142,7 @@ async fn connect(server: &ServerAddr) -> Result<Connection, OpenError> {
 }
 
 async fn subscribe(server: &ServerAddr, address: &Address, subject: &Subject) -> Result<Connection, OpenError> {
-    let mut connection = connect(server).await?;
+    let mut connection = connect(server, address.tls_required()).await?;
     let mut hello = json!({
         "verbose": false,
         "pedantic": false,

@@ -66,7 +66,11 @@ impl ConsumerMeter {
     pub(crate) fn look(&self, bus: &Bus, consumer: &str, every: Duration) -> Look {
         let (bus, consumer) = (bus.clone(), consumer.to_owned());
         let (pending, unacknowledged) = (self.pending.clone(), self.unacknowledged.clone());
+        let quiet = || Quiet([self.pending.clone(), self.unacknowledged.clone()]);
+        let at_its_end = quiet();
         let asking = tokio::spawn(async move {
+            // Whoever is stopped may be about to say something; it takes it back when it goes.
+            let _quiet = at_its_end;
             let mut ticks = tokio::time::interval(every);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -81,19 +85,22 @@ impl ConsumerMeter {
                 }
             }
         });
-        let gauges = [self.pending.clone(), self.unacknowledged.clone()];
-        Look { gauges, _asking: AbortOnDropHandle::new(asking) }
+        Look { _asking: AbortOnDropHandle::new(asking), _quiet: quiet() }
     }
 }
 
 /// Whoever holds this has the gauges of a consumer kept up to date; nobody else speaks for it, and afterwards they say nothing.
 pub(crate) struct Look {
-    gauges: [Gauge; 2],
+    // In this order: first nobody asks any more.
     _asking: AbortOnDropHandle<()>,
+    _quiet: Quiet,
 }
 
-impl Drop for Look {
+/// Gauges that say nothing once this is gone.
+struct Quiet([Gauge; 2]);
+
+impl Drop for Quiet {
     fn drop(&mut self) {
-        self.gauges.iter().for_each(|gauge| gauge.set(0.0));
+        self.0.iter().for_each(|gauge| gauge.set(0.0));
     }
 }
