@@ -106,13 +106,17 @@ impl Part {
     }
 
     /// Its tokens.
-    fn tokens(&self, counter: Counter) -> u64 {
-        self.counted.unwrap_or_else(|| counter.count_all(&self.pieces()))
+    fn tokens(&self, view: &View<'_>) -> u64 {
+        let count = || {
+            let texts: Vec<_> = self.pieces().into_iter().flat_map(|piece| view.boundary.pieces(piece)).collect();
+            view.input.counter.count_all(&texts)
+        };
+        self.counted.unwrap_or_else(count)
     }
 
     /// The same, counted once and for all.
-    fn weighed(self, counter: Counter) -> Self {
-        Self { counted: Some(self.tokens(counter)), ..self }
+    fn weighed(self, view: &View<'_>) -> Self {
+        Self { counted: Some(self.tokens(view)), ..self }
     }
 
     fn pieces(&self) -> [&str; 5] {
@@ -140,7 +144,7 @@ impl Slice {
         let mut before = standing::before(&view, room);
         before.extend(input.beside.iter().filter_map(|beside| beside.part(&view, room)));
         let after = standing::after(&view, room);
-        let fixed: u64 = before.iter().chain(&after).map(|part| part.tokens(counter)).sum();
+        let fixed: u64 = before.iter().chain(&after).map(|part| part.tokens(&view)).sum();
         let left = room.saturating_sub(fixed + counter.count(&preface(&boundary)));
         let (history, facts) = happened::parts(&view, left, left * HISTORY_SHARE / 100);
 
@@ -153,7 +157,7 @@ impl Slice {
             digests: input.digests.to_vec(),
         };
         for part in before.into_iter().chain(history).chain([facts]).chain(after) {
-            let counted = part.tokens(counter);
+            let counted = part.tokens(&view);
             manifest.tokens += counted;
             part.write(&mut user);
             manifest.sections.push(Section {
@@ -215,6 +219,11 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
+    /// The tokens of a text with fences in it. What stands in them is counted apart: a long one is known from the turn before.
+    fn tokens(&self, text: &str) -> u64 {
+        self.input.counter.count_all(&self.boundary.pieces(text))
+    }
+
     /// Text that the model wrote earlier: believed no more than what the model had seen.
     fn model_text(&self, text: &str) -> String {
         if fence::is_data(self.seen) { self.boundary.fence(text, self.seen, "model") } else { fence::clean(text) }

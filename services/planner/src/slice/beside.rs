@@ -46,10 +46,10 @@ impl Beside {
     pub(super) fn part(&self, view: &View<'_>, room: u64) -> Option<Part> {
         let mut left = room * self.share / 100;
         let mut part = Part::new(self.name, self.heading, String::new(), Trust::System);
-        let (mut shown, counter) = (0, view.input.counter);
+        let mut shown = 0;
         for item in &self.items {
             let text = view.boundary.block(&item.title, &item.block);
-            let Some(rest) = left.checked_sub(counter.count(&text)) else { break };
+            let Some(rest) = left.checked_sub(view.tokens(&text)) else { break };
             left = rest;
             part.body.push_str(&text);
             part.trust = part.trust.join(item.block.trust);
@@ -63,6 +63,6 @@ impl Beside {
         if let Some(words) = &part.cut {
             part.body.push_str(&format!("({words}.)\n"));
         }
-        (!part.body.is_empty()).then(|| part.weighed(counter))
+        (!part.body.is_empty()).then(|| part.weighed(view))
     }
 }

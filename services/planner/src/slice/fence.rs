@@ -47,6 +47,21 @@ impl Boundary {
         format!("<<<end {}>", self.0)
     }
 
+    /// `text` cut before and behind every line of a fence: what stands between them is the same in every slice, and the token is
+    /// not.
+    pub(super) fn pieces<'a>(&self, text: &'a str) -> Vec<&'a str> {
+        let (mut pieces, mut from, mut at) = (Vec::new(), 0, 0);
+        for line in text.split_inclusive('\n') {
+            if line.contains(self.token()) {
+                pieces.extend([&text[from..at], line]);
+                from = at + line.len();
+            }
+            at += line.len();
+        }
+        pieces.push(&text[from..]);
+        pieces
+    }
+
     /// `text` as data of the given trust and source. Text that somehow holds the token loses it.
     #[must_use]
     pub fn fence(&self, text: &str, trust: Trust, source: &str) -> String {
@@ -114,6 +129,21 @@ mod tests {
         let candidates = ["aaa", "bbb", "ccc"].map(str::to_owned).into_iter();
         let boundary = Boundary::pick(candidates, &["x aaa y", "<<<end bbb>"].into_iter());
         assert_eq!(boundary.token(), "ccc");
+    }
+
+    #[test]
+    fn what_stands_in_a_fence_is_a_piece_that_no_token_changes() {
+        let pieces = |token: &str| {
+            let boundary = Boundary(token.to_owned());
+            let text = format!("[1] now\n{}[2]\n", boundary.fence("a title\nand a text", Trust::Untrusted, "tool"));
+            let pieces = boundary.pieces(&text);
+            assert_eq!(pieces.concat(), text);
+            pieces.into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (one, other) = (pieces("f00d"), pieces("cafe"));
+        assert_eq!(one[2], "a title\nand a text\n");
+        let differ: Vec<_> = (0..one.len()).filter(|&piece| one[piece] != other[piece]).collect();
+        assert_eq!((one.len(), differ), (5, vec![1, 3]));
     }
 
     #[test]

@@ -15,7 +15,7 @@ const MAX_ENTRIES: usize = 16;
 /// History (none if there is none) and news, within `room` tokens; history within `history_room` at the least.
 pub(super) fn parts(view: &View<'_>, room: u64, history_room: u64) -> (Option<Part>, Part) {
     let facts = news(view, room.saturating_sub(history_room));
-    let left = room.saturating_sub(facts.tokens(view.input.counter));
+    let left = room.saturating_sub(facts.tokens(view));
     (history(view, left), facts)
 }
 
@@ -51,7 +51,7 @@ fn items(facts: &std::collections::VecDeque<Fact>) -> Vec<Item<'_>> {
 }
 
 fn news(view: &View<'_>, room: u64) -> Part {
-    let (state, counter) = (view.input.state, view.input.counter);
+    let state = view.input.state;
     let items = items(&state.facts);
     let mut order: Vec<usize> = (0..items.len()).collect();
     // People first, then the newest.
@@ -65,7 +65,7 @@ fn news(view: &View<'_>, room: u64) -> Part {
                 return None;
             }
             let text = render(view, &items[index], max);
-            let tokens = counter.count(&text);
+            let tokens = view.tokens(&text);
             (tokens <= left).then_some((form > 0, text, tokens))
         });
         match fitting {
@@ -89,7 +89,7 @@ fn news(view: &View<'_>, room: u64) -> Part {
         part.body = "Nothing new: decide by what you know.\n".to_owned();
     }
     part.cut = (missing > 0 || shortened > 0).then(|| format!("{missing} not shown, {shortened} shortened: no room"));
-    part.weighed(counter)
+    part.weighed(view)
 }
 
 fn render(view: &View<'_>, item: &Item<'_>, max: usize) -> String {
@@ -102,13 +102,13 @@ fn render(view: &View<'_>, item: &Item<'_>, max: usize) -> String {
 }
 
 fn history(view: &View<'_>, room: u64) -> Option<Part> {
-    let (entries, counter) = (&view.input.state.history, view.input.counter);
+    let entries = &view.input.state.history;
     let mut left = room.saturating_sub(40);
     let mut shown: Vec<(&Entry, String)> = Vec::new();
     for entry in entries.iter().rev().take(MAX_ENTRIES) {
         let when = ago(entry.at, view.input.now);
         let text = format!("[{}] {when}\n{}", entry.seq, view.boundary.block(&entry.title, &entry.block));
-        let Some(rest) = left.checked_sub(counter.count(&text)) else { break };
+        let Some(rest) = left.checked_sub(view.tokens(&text)) else { break };
         left = rest;
         shown.push((entry, text));
     }
@@ -119,5 +119,5 @@ fn history(view: &View<'_>, room: u64) -> Option<Part> {
     part.seqs = shown.iter().map(|(entry, _)| entry.seq).collect();
     let cut = entries.len() - shown.len();
     part.cut = (cut > 0).then(|| format!("{cut} older entries not shown"));
-    (!shown.is_empty()).then(|| part.weighed(counter))
+    (!shown.is_empty()).then(|| part.weighed(view))
 }

@@ -37,14 +37,14 @@ impl Share<'_> {
     fn of(&self, cap: usize, share: u64, make: impl Fn(&View<'_>, usize) -> Option<Part>) -> Option<Part> {
         let (counter, most) = (self.view.input.counter, self.room * share / 100);
         let mut bytes = cap.min(counter.bytes(most));
-        let mut part = make(self.view, bytes)?.weighed(counter);
+        let mut part = make(self.view, bytes)?.weighed(self.view);
         for _ in 0..CUTS {
-            let over = part.tokens(counter).saturating_sub(FRAME_TOKENS);
+            let over = part.tokens(self.view).saturating_sub(FRAME_TOKENS);
             if over <= most || matches!(counter, Counter::ByLength(_)) {
                 break;
             }
             bytes = usize::try_from(bytes as u64 * most / over).unwrap_or(bytes);
-            part = make(self.view, bytes)?.weighed(counter);
+            part = make(self.view, bytes)?.weighed(self.view);
         }
         Some(part)
     }
