@@ -113,8 +113,6 @@ impl Decider {
         let question = Question::read(&message.payload)?;
         let row = self.reads.approval(&question.tenant, question.approval_id).await.map_err(Refusal::Unavailable)?;
         let row = row.ok_or(Refusal::Unknown(question.approval_id))?;
-        let request = question.request_id.clone().unwrap_or_else(|| Uuid::now_v7().simple().to_string());
-        let key = format!("approval/{}/{}/{request}", question.approval_id, question.by);
         let command = question.command(&row)?;
         // Any snapshot will do: what it lacks, the commit finds out.
         let run = self.engine.load_at_least(row.run_id, 0, |_| true).await.map_err(Refusal::Unavailable)?;
@@ -129,18 +127,20 @@ impl Decider {
             span.set_attribute(genai::TOOL_NAME, tool.clone());
         }
         cause.operator = Some(question.by.clone());
-        let submitted = span.instrument(self.engine.submit_on(&run, command, key, cause)).await;
+        let submitted = span.instrument(self.engine.submit_on(&run, command, question.key(), cause)).await;
         let committed = match submitted {
             Ok(committed) => committed,
             Err(error) => {
                 span.record_error("refused", &error);
-                self.withdraw(standing_id, &error).await;
+                // An earlier decision of the same person, without it, would be taken for the one that it was given with. Of what
+                // failed otherwise nobody knows yet whether it was taken.
+                if let (Some(id), SubmitError::Rejected(_)) = (standing_id, &error) {
+                    self.withdraw(id).await;
+                }
                 return Err(refusal(error, &row));
             }
         };
-        if let Some(id) = standing_id {
-            self.steward.confirm(id).await.map_err(Refusal::Unavailable)?;
-        }
+        let standing_id = self.conclude(standing_id, question.approval_id, &committed.state).await?;
         span.in_scope(|| {
             tracing::info!(
                 standing = standing_id.map(|id| id.to_string()), approval_id = %question.approval_id, by = question.by, decision = state_of(question.decision), "decided"
@@ -181,7 +181,8 @@ impl Decider {
         }
     }
 
-    /// Writes down that all calls of this shape are allowed, to count once this decision is taken.
+    /// Writes down that all calls of this shape are allowed, to count once this decision is taken. Beside a decision that was
+    /// taken before nothing new is written down: a repetition finds what the first time left.
     async fn propose(
         &self,
         question: &Question,
@@ -190,6 +191,9 @@ impl Decider {
     ) -> Result<Option<StandingId>, Refusal> {
         if !question.always {
             return Ok(None);
+        }
+        if row.state != "open" {
+            return Ok(Some(Steward::id_of(row, &question.by)));
         }
         let proposed = self.steward.propose(row, run, question.reason.as_deref(), &question.by).await;
         let id = proposed.map_err(Refusal::Unavailable)?;
@@ -200,10 +204,24 @@ impl Decider {
 }
 
 impl Decider {
-    /// Lets what was given with a refused decision not count: an earlier one of the same person, without it, would be taken for
-    /// the one that it was given with. Of what failed otherwise nobody knows yet whether it was taken.
-    async fn withdraw(&self, standing: Option<StandingId>, error: &SubmitError) {
-        let (Some(id), SubmitError::Rejected(_)) = (standing, error) else { return };
+    /// Lets what was given with a decision count, if that is what the run has.
+    async fn conclude(
+        &self,
+        standing: Option<StandingId>,
+        approval: ApprovalId,
+        run: &RunState,
+    ) -> Result<Option<StandingId>, Refusal> {
+        let Some(id) = standing else { return Ok(None) };
+        if !run.decided.iter().any(|(decided, how)| *decided == approval && how == "approved") {
+            self.withdraw(id).await;
+            return Ok(None);
+        }
+        self.steward.confirm(id).await.map_err(Refusal::Unavailable)?;
+        Ok(Some(id))
+    }
+
+    /// Lets what was given with a decision that was not taken not count.
+    async fn withdraw(&self, id: StandingId) {
         if let Err(error) = self.steward.withdraw(id).await {
             tracing::error!(error = &error as &dyn std::error::Error, standing = %id, "a standing approval is not taken back");
         }
@@ -234,11 +252,22 @@ impl Question {
         Ok(question)
     }
 
+    /// Names the request to the engine. What is decided is part of it: with anything else in it, a request is no repetition.
+    fn key(&self) -> String {
+        let request = self.request_id.clone().unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+        let asked = json!({
+            "by": self.by, "request": request, "decision": self.decision, "arguments": self.arguments,
+            "reason": self.reason, "always": self.always,
+        });
+        format!("approval/{}/{}", self.approval_id, policy::digest(&asked))
+    }
+
     /// The command, if the question is still to be decided and this is an answer to it. A decision that was taken meanwhile is
     /// found by the engine; this tells who took an earlier one.
     fn command(&self, row: &ApprovalRow) -> Result<Command, Refusal> {
         // A repetition of the request that decided must hear the same again: the engine knows it by its key.
-        if row.state != "open" && self.request_id.is_none() {
+        let may_be_repeated = self.request_id.is_some() && row.state == state_of(self.decision);
+        if row.state != "open" && !may_be_repeated {
             return Err(decided_before(row));
         }
         if self.arguments.is_some() && row.arguments.is_none() {

@@ -92,6 +92,11 @@ impl Steward {
         }
     }
 
+    /// What a person gives with their decision has one id, however often they ask.
+    pub(crate) fn id_of(row: &ApprovalRow, by: &str) -> StandingId {
+        StandingId::derive(row.run_id, &format!("standing/{}/{by}", row.approval_id))
+    }
+
     /// Writes down what is given with a decision that is about to be taken.
     pub(crate) async fn propose(
         &self,
@@ -103,7 +108,7 @@ impl Steward {
         let (Some(shape), Some(tool), Some(arguments)) = (&row.shown.shape, &row.tool, &row.arguments) else {
             return Ok(None);
         };
-        let standing_id = StandingId::derive(row.run_id, &format!("standing/{}/{by}", row.approval_id));
+        let standing_id = Self::id_of(row, by);
         let new = NewStanding {
             standing_id,
             tenant: row.tenant.clone(),

@@ -131,6 +131,40 @@ async fn a_repeated_decision_gives_one_standing_approval() {
 }
 
 #[tokio::test]
+async fn another_request_under_the_key_of_a_decision_gives_nothing() {
+    let system = System::new().await;
+    let service = system.approval(|_| {}).await;
+    let firsts: [fn(&mut Value); 3] = [
+        |question| question["decision"] = json!("deny"),
+        |_| {},
+        |question| question["arguments"] = json!({"pull": 8}),
+    ];
+    for (index, first) in firsts.into_iter().enumerate() {
+        let shape = format!("shape {index}");
+        let asked = ask(&system, &shape).await;
+        let once = |question: &mut Value| {
+            first(question);
+            question["request_id"] = json!("r1");
+        };
+        let decided = system.decide(&asked, once).await.unwrap();
+        let then = |question: &mut Value| {
+            always(question);
+            question["request_id"] = json!("r1");
+        };
+        assert_eq!(refusal(system.decide(&asked, then).await).0, 409, "{shape}");
+        assert!(standing(&system).await.is_empty(), "{shape}");
+        assert_eq!(system.decide(&asked, once).await.unwrap(), decided, "the first is repeated as before");
+    }
+    let left = ask(&system, "shape 0").await;
+    let sure = ask(&system, "sure").await;
+    system.decide(&sure, always).await.unwrap();
+    granted(&system, &ask(&system, "sure").await).await;
+    assert_eq!(system.row(&left).await.state, "open");
+    service.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
 async fn edited_arguments_are_judged_before_they_are_granted() {
     let system = System::new().await;
     let service = system.approval(|_| {}).await;
