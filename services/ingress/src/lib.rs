@@ -235,7 +235,11 @@ fn resources(
         api::triggers::router(TriggersApi { inbound: inbound.clone(), limits }),
         api::freeze::router(FreezeApi { freezes: engine.freezes(), bus: bus.clone() }),
         api::waits::router(reads.clone()),
-        api::approvals::router(ApprovalsApi { reads: reads.clone(), bus: bus.clone() }),
+        api::approvals::router(ApprovalsApi {
+            reads: reads.clone(),
+            bus: bus.clone(),
+            idempotency: engine.idempotency(),
+        }),
         api::standing::router(engine.standing()),
         api::tokens::router(TokensApi { tokens: engine.tokens(), revocations: revocations.clone(), bus }),
         api::audit::router(engine.trail()),

@@ -122,6 +122,11 @@ impl Problem {
         self
     }
 
+    /// Whether the same request would be refused again, as far as anybody can tell.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.details.status < 500
+    }
+
     /// The stable word.
     pub(crate) fn code(&self) -> &str {
         &self.details.code

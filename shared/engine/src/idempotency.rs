@@ -59,4 +59,19 @@ impl IdempotencyKeys {
         let (known, run) = parts().map_err(pg("reading an idempotency key"))?;
         Ok(if known == digest { Claim::Replay(run) } else { Claim::Mismatch })
     }
+
+    /// Gives back a key whose request was refused for good, so that another may come under it. A key of another request stays.
+    ///
+    /// # Errors
+    /// When Postgres does not do it.
+    pub async fn release(&self, tenant: &TenantId, key: &str, digest: &str) -> Result<(), EngineError> {
+        sqlx::query("delete from idempotency_keys where tenant = $1 and key = $2 and digest = $3")
+            .bind(tenant.as_str())
+            .bind(key)
+            .bind(digest)
+            .execute(&self.pool)
+            .await
+            .map_err(pg("giving an idempotency key back"))?;
+        Ok(())
+    }
 }

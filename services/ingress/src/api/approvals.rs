@@ -11,14 +11,14 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router};
 use bus::{Bus, BusError, subject};
-use engine::{ApprovalRow, Reads};
+use engine::{ApprovalRow, Claim, IdempotencyKeys, Reads};
 use kernel::call::{ArgumentOrigin, Verdict};
 use kernel::{ApprovalId, Block, CallId, RunId, StandingId, TenantId, Timestamp, Trust};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 use utoipa::{IntoParams, ToSchema};
 
-use super::runs::{idempotency_key, key_reused, known_word, page_size};
+use super::runs::{digest_of, idempotency_key, key_reused, known_word, page_size, release_refused};
 use super::schema;
 use crate::audit::Evidence;
 use crate::auth::{Operator, Principal, Role, Viewer};
@@ -33,6 +33,7 @@ const DECIDE_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct ApprovalsApi {
     pub reads: Reads,
     pub bus: Bus,
+    pub idempotency: IdempotencyKeys,
 }
 
 pub(crate) fn router(api: ApprovalsApi) -> Router {
@@ -125,7 +126,7 @@ pub(crate) struct ApprovalView {
 }
 
 /// A decision.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DecisionRequest {
     /// `approve` or `deny`.
@@ -143,7 +144,7 @@ pub(crate) struct DecisionRequest {
 }
 
 /// What may be decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Decision {
     /// Yes.
@@ -255,9 +256,19 @@ pub(crate) async fn decide(
             .remedy("leave `arguments` out, or approve"));
     }
     // Also keeps what other tenants ask unknown here.
-    api.find(&principal.tenant, approval_id).await?;
+    let row = api.find(&principal.tenant, approval_id).await?;
+    let key = idempotency_key(&headers)?;
+    let claimed = match key {
+        Some(key) => Some(api.claim(&principal, row, key, digest_of(&request)?).await?),
+        None => None,
+    };
     let (decision, edited, always) = (request.decision, request.arguments.is_some(), request.always);
-    api.ask(&principal, approval_id, request, idempotency_key(&headers)?).await?;
+    if let Err(problem) = api.ask(&principal, approval_id, request, key).await {
+        if let Some(claimed) = &claimed {
+            release_refused(&api.idempotency, &principal, claimed, &problem).await;
+        }
+        return Err(problem);
+    }
     let row = api.find(&principal.tenant, approval_id).await?;
     // Whoever repeats a request is told what came of it; another answer under its key was not taken.
     if row.state != decision.state() {
@@ -277,6 +288,22 @@ impl ApprovalsApi {
             Problem::not_found("unknown_approval", format!("there is no approval `{approval_id}`"))
                 .remedy("`GET /v1/approvals` lists them")
         })
+    }
+
+    /// Takes a key for one person's answer to one question, and gives what it was taken with; refused if it was used with
+    /// another answer, be it only with other arguments.
+    async fn claim(
+        &self,
+        by: &Principal,
+        row: ApprovalRow,
+        key: &str,
+        digest: String,
+    ) -> Result<(String, String), Problem> {
+        let key = format!("{}/decide/{}/{key}", row.approval_id, by.name);
+        match self.idempotency.claim(&by.tenant, &key, &digest, row.run_id).await? {
+            Claim::Claimed | Claim::Replay(_) => Ok((key, digest)),
+            Claim::Mismatch => Err(key_reused().with("approval", view(row)?)),
+        }
     }
 
     async fn ask(

@@ -15,7 +15,7 @@ use service::telemetry::{Parent, Span, SpanSpec, TraceContext, Tracer, genai};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::runs::{claim, digest_of, idempotency_key, missing_text, valid_limits};
+use super::runs::{claim, digest_of, idempotency_key, missing_text, release_refused, valid_limits};
 use super::schema;
 use crate::auth::{Operator, Principal, User};
 use crate::body::{JsonBody, Segments, run_id};
@@ -220,7 +220,7 @@ fn by(principal: &Principal, request: &ReasonRequest) -> ByOperator {
 
 impl ControlApi {
     /// Submits a person's command for a run of their tenant. `asked` is what they sent: with something else in it, a key that was
-    /// used is refused, for the log would take it for a repetition and do nothing.
+    /// used is refused. A request that the run refuses leaves its key for the mended one.
     pub(super) async fn change<T: Serialize + Sync>(
         &self,
         principal: &Principal,
@@ -231,14 +231,20 @@ impl ControlApi {
     ) -> Result<(StatusCode, Json<RunChanged>), Problem> {
         let id = run_id(run)?;
         let known = self.reads.run(&principal.tenant, id).await?.ok_or_else(|| Problem::unknown_run(id))?;
-        let key = idempotency_key(headers)?;
-        if let Some(key) = key {
-            // Each run, and each thing that is done to it, has keys of its own.
-            let of_run = format!("{id}/{}/{key}", command.name());
-            claim(&self.engine.idempotency(), principal, &of_run, &digest_of(asked)?, id).await?;
+        let Some(key) = idempotency_key(headers)? else {
+            return Ok((StatusCode::ACCEPTED, Json(self.submit(principal, &known, command, None).await?)));
+        };
+        let keys = self.engine.idempotency();
+        // Each run, and each thing that is done to it, has keys of its own.
+        let claimed = (format!("{id}/{}/{key}", command.name()), digest_of(asked)?);
+        claim(&keys, principal, &claimed.0, &claimed.1, id).await?;
+        // The log, too, tells requests apart: a late repetition of a refused one is not taken for the mended one.
+        let delivery = format!("{key}/{}", claimed.1);
+        let changed = self.submit(principal, &known, command, Some(&delivery)).await;
+        if let Err(problem) = &changed {
+            release_refused(&keys, principal, &claimed, problem).await;
         }
-        let changed = self.submit(principal, &known, command, key).await?;
-        Ok((StatusCode::ACCEPTED, Json(changed)))
+        Ok((StatusCode::ACCEPTED, Json(changed?)))
     }
 
     /// Submits a person's command for a run that was found to be of their tenant.

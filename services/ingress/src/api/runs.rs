@@ -161,6 +161,21 @@ pub(super) async fn claim(
     }
 }
 
+/// Gives the key of a request back if it was refused: mended, it may come again under the same.
+pub(super) async fn release_refused(
+    keys: &IdempotencyKeys,
+    principal: &Principal,
+    (key, digest): &(String, String),
+    problem: &Problem,
+) {
+    if !problem.is_refusal() {
+        return;
+    }
+    if let Err(error) = keys.release(&principal.tenant, key, digest).await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the key of a refused request is not given back");
+    }
+}
+
 /// The answer to another request under a key that was used.
 pub(super) fn key_reused() -> Problem {
     Problem::unprocessable("idempotency_key_reused", "the key was used before, with another request")

@@ -132,6 +132,33 @@ async fn the_same_key_with_another_answer_is_refused_and_not_taken_for_a_repetit
 }
 
 #[tokio::test]
+async fn the_same_key_with_other_arguments_is_refused_and_a_refused_answer_leaves_its_key() {
+    let door = Door::open().await;
+    let (run, approval) = asking(&door).await;
+    let _stop = responder(&door, run).await;
+    let decide = async |decision: Value| {
+        let request = door.request(Method::POST, &format!("/v1/approvals/{approval}"), "operator");
+        answer(request.header("idempotency-key", "k").json(&decision).send().await.unwrap()).await
+    };
+    let (status, problem) = decide(json!({"decision": "approve", "arguments": {}})).await;
+    assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("invalid_decision")), "{problem}");
+    for _ in 0..2 {
+        let (status, decided) = decide(json!({"decision": "approve", "arguments": {"pull": 8}})).await;
+        assert_eq!((status, &decided["state"]), (StatusCode::OK, &json!("granted")), "{decided}");
+    }
+    for other in [
+        json!({"decision": "approve", "arguments": {"pull": 9}}),
+        json!({"decision": "approve", "always": true}),
+        json!({"decision": "approve", "arguments": {"pull": 8}, "reason": "another"}),
+    ] {
+        let (status, problem) = decide(other).await;
+        assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("idempotency_key_reused")), "{problem}");
+        assert_eq!(problem["approval"]["state"], "granted");
+    }
+    door.close().await;
+}
+
+#[tokio::test]
 async fn questions_are_listed_page_by_page() {
     let door = Door::open().await;
     let asked = [asking(&door).await.1, asking(&door).await.1];

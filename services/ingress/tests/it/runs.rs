@@ -245,6 +245,26 @@ async fn a_request_that_was_refused_leaves_its_key_for_the_mended_one() {
 }
 
 #[tokio::test]
+async fn what_a_run_refused_leaves_its_key_for_the_mended_request() {
+    let door = Door::open().await;
+    let run = door.run().await;
+    let resume = async |reason: &str| {
+        let request = door.request(Method::POST, &format!("/v1/runs/{run}/resume"), "operator");
+        answer(request.header("idempotency-key", "k").json(&json!({"reason": reason})).send().await.unwrap()).await
+    };
+    let (status, problem) = resume("too early").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("run_not_paused")), "{problem}");
+    assert_eq!(door.post(&format!("/v1/runs/{run}/pause"), &json!({})).await.0, StatusCode::ACCEPTED);
+    for _ in 0..2 {
+        let (status, resumed) = resume("in time").await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{resumed}");
+    }
+    let (status, problem) = resume("too early").await;
+    assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("idempotency_key_reused")), "{problem}");
+    door.close().await;
+}
+
+#[tokio::test]
 async fn another_message_under_a_used_key_is_refused_and_not_lost() {
     let door = Door::open().await;
     let run = door.run().await;

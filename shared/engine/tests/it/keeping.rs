@@ -25,6 +25,15 @@ async fn one_of_many_claims_a_key_and_the_others_get_its_run() {
     assert_eq!(replays, 19);
     assert_eq!(keys.claim(&tenant, "k", "another digest", RunId::mint()).await.unwrap(), Claim::Mismatch);
     assert_eq!(keys.claim(&other, "k", "digest", RunId::mint()).await.unwrap(), Claim::Claimed);
+    keys.release(&tenant, "k", "another digest").await.unwrap();
+    assert_eq!(keys.claim(&tenant, "k", "digest", RunId::mint()).await.unwrap(), Claim::Replay(claimed[0]));
+    keys.release(&tenant, "k", "digest").await.unwrap();
+    assert_eq!(keys.claim(&tenant, "k", "another digest", RunId::mint()).await.unwrap(), Claim::Claimed);
+    assert_eq!(
+        keys.claim(&other, "k", "another digest", RunId::mint()).await.unwrap(),
+        Claim::Mismatch,
+        "theirs stays"
+    );
     stack.close().await.unwrap();
 }
 
