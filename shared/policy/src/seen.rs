@@ -37,7 +37,13 @@ impl Traced {
     pub fn of(trust: Trust, spec: &ToolSpec, labels: &Labels) -> Self {
         let effect = spec.effect;
         let dangerous = effect > Effect::External;
-        let outside = effect >= Effect::External || matches!(spec.run, ToolRun::Http(_) | ToolRun::Mcp(_));
+        let leads_out = match &spec.run {
+            ToolRun::Http(_) | ToolRun::Mcp(_) => true,
+            // One that does more is asked about for what it does.
+            ToolRun::Process(process) => process.network && effect == Effect::Read,
+            ToolRun::Builtin(_) | ToolRun::Sql(_) => false,
+        };
+        let outside = effect >= Effect::External || leads_out;
         let decides = labels.says_what_matters() || (outside && effect != Effect::Read);
         // If all that the model saw can be believed, so can all that it wrote. What is dangerous is asked about and shown anyway.
         if trust > Trust::Untrusted && !dangerous {
@@ -204,5 +210,26 @@ impl Seen {
             }
             _ => self.block(&block, day),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_may_use_the_network_is_traced_where_it_reads() {
+        let traced = |effect: Effect, network: bool, trust: Trust| {
+            let run = json!({"process": {"command": ["curl", "{url}"], "network": network}});
+            let input = json!({"type": "object", "properties": {"url": {"type": "string"}}});
+            let spec = ToolSpec::new("site.status", input.clone(), effect, serde_json::from_value(run).unwrap());
+            Traced::of(trust, &spec, &Labels::new(&input, None).unwrap())
+        };
+        assert_eq!(traced(Effect::Read, true, Trust::Untrusted), Traced::Links);
+        assert_eq!(traced(Effect::Read, false, Trust::Untrusted), Traced::Nothing);
+        assert_eq!(traced(Effect::Read, true, Trust::Operator), Traced::Nothing);
+        assert_eq!(traced(Effect::External, false, Trust::Untrusted), Traced::Arguments(Care::Usual));
     }
 }
