@@ -85,7 +85,14 @@ fn spec(server: &McpServer, tool: &Tool) -> Result<ToolSpec, String> {
     let open_world = tool.annotations.as_ref().and_then(|said| said.open_world_hint) == Some(true);
     let part = McpPart::Tool(tool.name.to_string());
     let run = McpRun { server: server.name.clone(), part, words: trust, open_world };
-    let set = declared.dry_run.clone().filter(|set| !set.is_empty() && effect != Effect::Read);
+    let set = declared.dry_run.as_ref().filter(|set| !set.is_empty() && effect != Effect::Read);
+    // What a server does not know it usually drops, and does what it would without.
+    let unknown = set.and_then(|set| set.keys().find(|key| input["properties"].get(key.as_str()).is_none()));
+    if let Some(argument) = unknown {
+        let (server, tool) = (&server.name, &*tool.name);
+        tracing::warn!(server, tool, argument, "a tool of an MCP server has no `dry_run`: it takes no such argument");
+    }
+    let set = set.filter(|_| unknown.is_none()).cloned();
     Ok(ToolSpec {
         dry_run: set.map(DryRun::Arguments),
         description: own_words.cloned().unwrap_or_else(|| words::description(&server.name, said)),
@@ -190,11 +197,16 @@ mod tests {
     fn a_dry_run_is_as_the_operator_says_and_a_read_needs_none() {
         let declared = |said: &str| {
             let server = server(&format!("tools: {{ add: {{ {said} }} }}"));
-            tools(&server, &[tool(add())], false, false)[0].spec.dry_run.clone()
+            let mut listed = add();
+            listed["inputSchema"]["properties"] = json!({"a": {"type": "number"}, "dryRun": {"type": "boolean"}});
+            tools(&server, &[tool(listed)], false, false)[0].spec.dry_run.clone()
         };
         let set = json!({"dryRun": true}).as_object().cloned().unwrap();
         assert_eq!(declared("dry_run: { dryRun: true }"), Some(DryRun::Arguments(set)));
         assert_eq!(declared("dry_run: {}"), None);
+        // The schema is open, but what it does not name changes nothing: it would be the call itself.
+        assert_eq!(declared("dry_run: { dryrun: true }"), None);
+        assert_eq!(declared("dry_run: { dryRun: true, check: true }"), None);
         assert_eq!(declared("effect: read, dry_run: { dryRun: true }"), None);
     }
 
