@@ -186,16 +186,6 @@ impl Dispatcher {
                     Ok(held) => held,
                     Err(blocked) => return Ok(blocked),
                 };
-                // One that has started may have happened already, and what is to be tried out would find that.
-                if let Some(rehearsal) = ready.rehearsal.as_ref().filter(|_| !task.call.is_started()) {
-                    match self.rehearse_first(task, rehearsal).await {
-                        Ok(None) => {}
-                        over => {
-                            held.release().await;
-                            return over.map(|next| next.unwrap_or(Next::ACK));
-                        }
-                    }
-                }
                 if task.call.request.kind == CallKind::Activity && !ready.tool.is_remote() {
                     return self.start_activity(task, &ready, lease, held).await;
                 }
@@ -265,7 +255,7 @@ impl Dispatcher {
         }
         evidence::show(&self.engine, &task.state, &task.call, &mut approval.shown).await?;
         if let Some(rehearsal) = &rehearsal {
-            match self.rehearse(task, rehearsal).await? {
+            match self.rehearse(task, rehearsal, None).await? {
                 Ok(shown) => approval.shown.evidence.push(shown),
                 Err(next) => return Ok(next),
             }
@@ -306,6 +296,13 @@ impl Dispatcher {
         let Some(room) = self.activities.room() else {
             return Ok(self.later(task, "as many activities as may are running here"));
         };
+        match self.rehearse_first(task, ready, false).await {
+            Ok(None) => {}
+            over => {
+                held.release().await;
+                return over.map(|next| next.unwrap_or(Next::ACK));
+            }
+        }
         let command = match self.tools.command(&ready.means, task.invocation(&ready.arguments, &ready.allow)) {
             Ok(command) => command,
             Err(error) => return self.refuse(task, Refusal::new(error.code, error.message)).await,

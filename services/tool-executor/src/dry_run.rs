@@ -17,16 +17,16 @@ use policy::{Answer, Decision, Obligation};
 use serde_json::{Map, Value};
 
 use crate::dispatch::{Dispatcher, Next};
-use crate::limits::{self, Asking};
+use crate::limits::{self, Asking, Wait};
 use crate::outcome::{Content, ToolError};
-use crate::pipeline::{Looked, Pipeline};
+use crate::pipeline::{Looked, Pipeline, Ready};
 use crate::provenance::{self, Known};
 use crate::registry::{Refusal, Tool};
 use crate::results::Origin;
 use crate::task::Task;
 use crate::tools::{Invocation, Means};
 
-/// The longest pause before it is tried again: whoever waits longer is not worth holding a call for.
+/// The longest pause before it is tried again: nothing that lasts longer is worth holding a call for.
 const SOON: Duration = Duration::from_secs(3);
 /// What a tool has on top of its time-out to notice it by itself.
 const OVERTIME: Duration = Duration::from_secs(1);
@@ -130,6 +130,11 @@ impl Pipeline {
     }
 }
 
+/// What the dry run of a call is called.
+fn name(task: &Task) -> String {
+    format!("{}.dry-run", task.call.request.tool)
+}
+
 /// What is in the way of a tool's dry run.
 fn of(tool: &Tool, refusal: &Refusal) -> Refusal {
     let Refusal { code, words } = refusal;
@@ -138,9 +143,17 @@ fn of(tool: &Tool, refusal: &Refusal) -> Refusal {
 }
 
 impl Dispatcher {
-    /// Tries a call out, and says in the log what came of it. `Some`: it goes no further now.
-    pub async fn rehearse_first(&self, task: &Task, rehearsal: &Rehearsal) -> Result<Option<Next>, SubmitError> {
-        let shown = match self.rehearse(task, rehearsal).await? {
+    /// Tries a call out that is about to begin, if a policy wants that, and says in the log what came of it. `admitted`: the call
+    /// has been, and this is a part of it. `Some`: it goes no further now.
+    pub async fn rehearse_first(
+        &self,
+        task: &Task,
+        ready: &Ready,
+        admitted: bool,
+    ) -> Result<Option<Next>, SubmitError> {
+        // One that has started may have happened already, and what is to be tried out would find that.
+        let Some(rehearsal) = ready.rehearsal.as_ref().filter(|_| !task.call.is_started()) else { return Ok(None) };
+        let shown = match self.rehearse(task, rehearsal, admitted.then_some(ready)).await? {
             Ok(shown) => shown,
             Err(next) => return Ok(Some(next)),
         };
@@ -172,8 +185,14 @@ impl Dispatcher {
         }
     }
 
-    /// Tries a call out: what a person or the log is shown of it, or what has become of the call instead.
-    pub async fn rehearse(&self, task: &Task, rehearsal: &Rehearsal) -> Result<Result<Block, Next>, SubmitError> {
+    /// Tries a call out: what a person or the log is shown of it, or what has become of the call instead. `admitted` is the
+    /// call, if that has been.
+    pub async fn rehearse(
+        &self,
+        task: &Task,
+        rehearsal: &Rehearsal,
+        admitted: Option<&Ready>,
+    ) -> Result<Result<Block, Next>, SubmitError> {
         let Rehearsal { tool, .. } = rehearsal;
         if tool.spec.effect != Effect::Read
             && let Some(scope) = self.kill_switch.holds(&task.state, &tool.spec.name).await?
@@ -182,10 +201,16 @@ impl Dispatcher {
             tracing::info!(call = %task.id(), scope, "a call is not tried out: frozen");
             return Ok(Err(Next::ACK));
         }
-        let name = format!("{}.dry-run", task.call.request.tool);
+        let name = name(task);
         let origin = Origin { tool: &name, ..task.origin() };
         let began = Instant::now();
-        let outcome = self.try_out(task, rehearsal).await;
+        let outcome = match self.try_out(task, rehearsal, admitted).await {
+            Ok(outcome) => outcome,
+            // Of a run that is ending there is no later.
+            Err(Wait { wait, reason, .. }) => {
+                return Ok(Err(self.put_off(task, wait, reason, None).await?.unwrap_or(Next::ACK)));
+            }
+        };
         let word = if outcome.is_ok() { "passed" } else { "failed" };
         metrics::counter!("tool_executor_dry_runs_total", "tool" => task.call.request.tool.clone(), "outcome" => word)
             .increment(1);
@@ -203,35 +228,62 @@ impl Dispatcher {
         }
     }
 
-    /// Attempts, as many as the tool's file allows and as long as the pauses between them are short.
-    async fn try_out(&self, task: &Task, rehearsal: &Rehearsal) -> Result<Content, ToolError> {
+    /// Attempts, as many as the tool's file allows and as long as the pauses between them are short. Or none, if the first
+    /// has to wait for longer.
+    async fn try_out(
+        &self,
+        task: &Task,
+        rehearsal: &Rehearsal,
+        admitted: Option<&Ready>,
+    ) -> Result<Result<Content, ToolError>, Wait> {
         let Rehearsal { tool, means, arguments, allow } = rehearsal;
         let target = limits::target_of(means, arguments);
-        let asking = Asking { tool: &tool.spec.name, tenant: &task.state.tenant, target: target.as_deref() };
+        let (itself, name) = (tool.spec.effect != Effect::Read, name(task));
+        let whole = Asking {
+            // What a limit on the tool counts are calls.
+            tool: if itself { &name } else { &tool.spec.name },
+            tenant: Some(&task.state.tenant),
+            target: target.as_deref(),
+        };
+        // Of what its call was admitted for nothing is asked twice: where a limit lets one through, it would be in its own way.
+        let asking = match admitted {
+            None => Some(whole),
+            Some(_) if itself => None,
+            Some(ready) => {
+                let call = limits::target(ready);
+                Some(Asking {
+                    tenant: None,
+                    target: whole.target.filter(|target| call.as_deref() != Some(*target)),
+                    ..whole
+                })
+            }
+        };
         // The other side must not take the call itself for a repetition of this.
         let key = format!("{}-dry-run", task.idempotency_key);
         let timeout = tool.spec.timeout.std();
         let invocation = Invocation { idempotency_key: &key, timeout, ..task.invocation(arguments, allow) };
         let policy = tool.spec.retry.unwrap_or_default();
-        let mut failed = 0;
+        let (mut failed, mut last) = (0, None);
         loop {
-            match self.limits.admit(asking).await {
-                Ok(()) => {}
-                Err(wait) if wait.wait <= SOON && failed + 1 < policy.attempts => {
-                    failed += 1;
-                    tokio::time::sleep(wait.wait.max(Duration::from_millis(1))).await;
-                    continue;
-                }
-                Err(wait) => return Err(ToolError::final_(wait.reason, wait.words)),
+            if let Some(asking) = asking
+                && let Err(wait) = self.admitted(asking).await
+            {
+                // What has failed and can't be tried again soon has failed.
+                return last.map_or(Err(wait), |error| Ok(Err(error)));
             }
             let outcome = self.once(tool, means, invocation).await;
             self.limits.tell(target.as_deref(), outcome.as_ref().err()).await;
+            let error = match outcome {
+                Ok(content) => return Ok(Ok(content)),
+                Err(error) => error,
+            };
             failed += 1;
-            let pause = outcome.as_ref().err().and_then(|error| error.again).filter(|_| failed < policy.attempts);
-            match pause.map(|asked| bus::retry::full_jitter(policy.first.std(), policy.most.std(), failed).max(asked)) {
+            let asked = error.again.filter(|_| failed < policy.attempts);
+            match asked.map(|asked| bus::retry::full_jitter(policy.first.std(), policy.most.std(), failed).max(asked)) {
                 Some(pause) if pause <= SOON => tokio::time::sleep(pause).await,
-                _ => return outcome,
+                _ => return Ok(Err(error)),
             }
+            last = Some(error);
         }
     }
 

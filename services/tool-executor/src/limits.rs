@@ -53,7 +53,8 @@ pub(crate) struct Wait {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asking<'a> {
     pub tool: &'a str,
-    pub tenant: &'a TenantId,
+    /// None: it is counted already.
+    pub tenant: Option<&'a TenantId>,
     /// What it goes to, if that is outside.
     pub target: Option<&'a str>,
 }
@@ -140,7 +141,7 @@ impl Rule {
         let (kind, asked) = match self.kind {
             Kind::Tool => ("tool", asking.tool),
             Kind::Target => ("target", asking.target?),
-            Kind::Tenant => ("tenant", asking.tenant.as_str()),
+            Kind::Tenant => ("tenant", asking.tenant?.as_str()),
         };
         let host = || asked.rsplit_once(':').map(|(host, _)| host);
         let meant = self.name.as_deref().is_none_or(|name| {
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn a_limit_counts_what_it_names() {
         let tenant = TenantId::default();
-        let asking = Asking { tool: "github.merge", tenant: &tenant, target: Some("api.github.com:443") };
+        let asking = Asking { tool: "github.merge", tenant: Some(&tenant), target: Some("api.github.com:443") };
         let name = |text: &str| rule(text).unwrap().rate(asking).map(|rate| rate.name);
         assert_eq!(name("tool:*=1/1s").as_deref(), Some("tool/github.merge"));
         assert_eq!(name("tool:github.merge=1/1s").as_deref(), Some("tool/github.merge"));

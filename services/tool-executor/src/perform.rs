@@ -89,6 +89,9 @@ impl Dispatcher {
         if let Err(wait) = attempts.admission().await {
             return self.not_admitted(&attempts, wait).await;
         }
+        if let Some(next) = self.rehearse_first(task, ready, true).await? {
+            return Ok(next);
+        }
         let asked = Instant::now();
         let heard = self.kill_switch.heard();
         let tool = &task.call.request.tool;
@@ -181,8 +184,20 @@ impl Dispatcher {
         Ok(self.put_off(task, wait, reason, attempt).await?.unwrap_or(Next::ACK))
     }
 
+    /// Waits until an attempt may begin, if that is soon.
+    pub(crate) async fn admitted(&self, asking: Asking<'_>) -> Result<(), Wait> {
+        let began = Instant::now();
+        loop {
+            match self.limits.admit(asking).await {
+                Ok(()) => return Ok(()),
+                Err(wait) if began.elapsed() + wait.wait > SOON => return Err(wait),
+                Err(wait) => tokio::time::sleep(wait.wait.max(Duration::from_millis(1))).await,
+            }
+        }
+    }
+
     /// Lets go of a call until later. None if the run is ending: then there is no later.
-    async fn put_off(
+    pub(crate) async fn put_off(
         &self,
         task: &Task,
         wait: Duration,
@@ -231,17 +246,10 @@ impl Attempts<'_> {
     async fn admission(&self) -> Result<(), Wait> {
         let asking = Asking {
             tool: &self.task.call.request.tool,
-            tenant: &self.task.state.tenant,
+            tenant: Some(&self.task.state.tenant),
             target: self.target.as_deref(),
         };
-        let began = Instant::now();
-        loop {
-            match self.dispatcher.limits.admit(asking).await {
-                Ok(()) => return Ok(()),
-                Err(wait) if began.elapsed() + wait.wait > SOON => return Err(wait),
-                Err(wait) => tokio::time::sleep(wait.wait.max(Duration::from_millis(1))).await,
-            }
-        }
+        self.dispatcher.admitted(asking).await
     }
 
     /// Tries, and again as far as that is soon and can't double an effect.

@@ -140,7 +140,7 @@ impl Dispatcher {
     async fn read_once(&self, task: &Task, ready: &Ready) -> Result<Value, ToolError> {
         let target = limits::target(ready);
         let tool = &task.call.request.tool;
-        let asking = Asking { tool, tenant: &task.state.tenant, target: target.as_deref() };
+        let asking = Asking { tool, tenant: Some(&task.state.tenant), target: target.as_deref() };
         self.limits.admit(asking).await.map_err(|wait| ToolError::final_(wait.reason, wait.words))?;
         let invocation = task.invocation(&ready.arguments, &ready.allow);
         let outcome = tokio::time::timeout(invocation.timeout, self.tools.run(&ready.means, invocation)).await;

@@ -1,10 +1,13 @@
 //! Calls that are tried out before they happen, since a policy obliges to that.
 
+use std::time::Duration;
+
 use kernel::Trust;
 use kernel::call::Observation;
 use kernel::event::EventData;
 use serde_json::json;
 use service::Running;
+use tool_executor::Config;
 
 use crate::house::House;
 use crate::server::Server;
@@ -37,8 +40,18 @@ fn tools(server: &Server) -> [(&'static str, String); 4] {
     [("x.drain", drain), ("x.move", moves), ("x.check", check), ("x.bare", bare)]
 }
 
+/// A command that is tried out by another tool, and takes as long as it finds no file `go`.
+const LONG: &str = "name: x.long\ndescription: Waits.\nkind: activity\neffect: external\ntimeout: 60s\n\
+    dry_run: { tool: x.check }\n\
+    input: { type: object, properties: { node: { type: string } }, additionalProperties: false }\n\
+    run: { process: { command: [sh, -c, \"until [ -e go ]; do sleep 0.02; done\"] } }\n";
+
 /// An executor of this house under these policies.
 fn executor(house: &House, policies: &str) -> Running {
+    house.executor_with(config(house, policies))
+}
+
+fn config(house: &House, policies: &str) -> Config {
     let folder = house.path("policies");
     std::fs::create_dir(&folder).unwrap();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/policies/schema.cedarschema");
@@ -46,7 +59,7 @@ fn executor(house: &House, policies: &str) -> Running {
     std::fs::write(folder.join("a.cedar"), policies).unwrap();
     let mut config = house.config();
     config.common.policies_dir = folder;
-    house.executor_with(config)
+    config
 }
 
 fn observed(events: &[EventData]) -> Vec<Observation> {
@@ -146,5 +159,71 @@ async fn what_can_not_be_tried_out_or_read_back_is_refused() {
     }
     assert!(server.jobs().is_empty());
     assert!(["/bare/n1", "/move/n1", "/check/n1"].iter().all(|path| server.seen(path).is_empty()));
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_limit_admits_is_not_held_up_by_its_own_dry_run() {
+    let server = Server::start().await;
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let rate_limits = ["tool:x.drain=1/1h", "tool:x.check=1/1h"].map(str::to_owned).to_vec();
+    let executor = house.executor_with(Config { rate_limits, ..config(&house, POLICIES) });
+    let one = async |tool: &str, node: &str| {
+        let call = house.call(tool, json!({ "node": node }), Trust::Operator);
+        let id = call.call_id;
+        (house.run(vec![call]).await, id)
+    };
+    let (run, id) = one("x.drain", "n1").await;
+    let question = house.question(run, 1).await;
+    house.decide(run, question.approval_id, None).await;
+    assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    assert_eq!((server.seen("/drain/n1/true").len(), server.seen("/drain/n1/").len()), (2, 1));
+
+    let (run, id) = one("x.move", "n1").await;
+    assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    // What has to wait is not carried out, and not denied either.
+    let (run, _) = one("x.move", "n2").await;
+    let reason = house.event(run, |events| {
+        events.iter().find_map(|event| match event {
+            EventData::ToolProgressed(progressed) => Some(progressed.reason.clone()),
+            EventData::ToolDenied(denied) => Some(Some(denied.code.clone())),
+            _ => None,
+        })
+    });
+    assert_eq!(reason.await.as_deref(), Some("rate_limited"));
+    assert!(server.seen("/check/n2").is_empty() && server.seen("/move/n2").is_empty());
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_call_and_its_dry_run_are_one_to_a_limit_on_what_both_go_to() {
+    let server = Server::start().await;
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let rate_limits = ["target:*=1/1h", "tenant:*=1/1h"].map(str::to_owned).to_vec();
+    let executor = house.executor_with(Config { rate_limits, ..config(&house, POLICIES) });
+    let call = house.call("x.move", json!({"node": "n1"}), Trust::Operator);
+    let id = call.call_id;
+    let run = house.run(vec![call]).await;
+    assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (1, 1));
+    assert_eq!(house.count(run, "tool.progressed").await, 0);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn an_activity_that_there_is_no_room_for_is_not_tried_out_yet() {
+    let server = Server::start().await;
+    let declared: Vec<_> = tools(&server).into_iter().chain([("x.long", LONG.to_owned())]).collect();
+    let house = House::new(&[], &declared, "{}").await;
+    let executor = house.executor_with(Config { activities: 1, ..config(&house, POLICIES) });
+    let call = |node: &str| vec![house.call("x.long", json!({ "node": node }), Trust::Operator)];
+    let first = house.run(call("n1")).await;
+    house.started(first).await;
+    let second = house.prepared_run(call("n2"), &[("go", "")]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(server.seen("/check/n2").is_empty());
+    std::fs::write(house.path("workspaces").join(first.to_string()).join("go"), "").unwrap();
+    house.started(second).await;
+    assert_eq!((server.seen("/check/n1").len(), server.seen("/check/n2").len()), (1, 1));
     house.close(vec![executor]).await;
 }
