@@ -108,10 +108,10 @@ impl Workspaces {
         self.root.join(APART)
     }
 
-    /// The folder of a program that only answers, for one call.
+    /// The folder of a program that only answers, for one attempt.
     #[must_use]
-    pub fn of_answer(&self, call: CallId) -> Workspace {
-        Workspace { root: self.apart().join(call.to_string()) }
+    pub fn of_answer(&self, attempt: CallId) -> Workspace {
+        Workspace { root: self.apart().join(attempt.to_string()) }
     }
 
     /// The workspace of a run; it is made when first written to.

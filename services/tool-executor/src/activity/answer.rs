@@ -56,9 +56,11 @@ pub(crate) enum End {
     Unwanted,
 }
 
-/// Runs a program in its folder, which is then removed, for `within` at most and up to `most` bytes of output.
+/// Runs a program in its folder, which is then removed, for `within` at most and up to `most` bytes of output. All that
+/// belongs to it is known by `attempt`, which nothing else may have: another attempt of its call goes on beside what is
+/// still cleared away of this one.
 pub(crate) async fn answer(
-    call: CallId,
+    attempt: CallId,
     command: ProcessCommand,
     (confinement, groups): (Confinement, Groups),
     most: usize,
@@ -68,10 +70,10 @@ pub(crate) async fn answer(
     // On its own: whoever stops waiting must not leave a program behind.
     tokio::spawn(async move {
         let folder = command.cwd.clone();
-        let answer = ask(call, command, (confinement, groups), (most, within), tell.closed()).await;
+        let answer = ask(attempt, command, (confinement, groups), (most, within), tell.closed()).await;
         let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(&folder)).await;
         if let Ok(Err(error)) = removed {
-            tracing::warn!(%call, %error, "the folder of a program that has answered can't be removed");
+            tracing::warn!(%attempt, %error, "the folder of a program that has answered can't be removed");
         }
         // Nobody may be left to hear it.
         drop(tell.send(answer));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kernel::Trust;
 use kernel::agent::Allow;
 use kernel::tool::{ProcessLimits, ProcessRun};
+use kernel::{CallId, Trust};
 use serde_json::Value;
 
 use super::{Invocation, Tools, required, text};
@@ -98,12 +98,12 @@ pub(super) async fn answer(
     process: &ProcessRun,
     invocation: Invocation<'_>,
 ) -> Result<Content, ToolError> {
-    let call = invocation.call;
-    let command = program(options, &workspaces.of_answer(call), secrets, process, invocation)?;
+    let attempt = CallId::mint();
+    let command = program(options, &workspaces.of_answer(attempt), secrets, process, invocation)?;
     let most = if command.caps.output == 0 { ANSWER } else { command.caps.output.min(ANSWER) };
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let bounds = (options.confinement.clone(), options.groups.clone());
-    let answered = activity::answer(call, command, bounds, most, invocation.timeout).await;
+    let answered = activity::answer(attempt, command, bounds, most, invocation.timeout).await;
     let answer = answered.map_err(|error| ToolError::final_("spawn", format!("it can't be started: {error}")))?;
     said(process, answer, most, invocation.timeout)
 }
@@ -221,6 +221,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::confine::Confine;
 
     fn named(command: &str, commands: &[&str]) -> bool {
         let commands = commands.iter().map(|command| (*command).to_owned()).collect();
@@ -254,6 +255,47 @@ mod tests {
         assert_eq!(filled.unwrap(), ["git", "show", "--format=a b;c", "main $(id) 'x'"]);
         let filled = fill(&["wc", "{files}", "{gone}"], &json!({"files": ["a", 1, "c d"]}));
         assert_eq!(filled.unwrap(), ["wc", "a", "1", "c d"]);
+    }
+
+    #[tokio::test]
+    async fn attempts_of_one_call_have_nothing_in_common() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = ProcessOptions {
+            env: ProcessOptions::env(&[]),
+            limits: PerProcess { open_files: 256, ..PerProcess::default() },
+            caps: Caps::default(),
+            confinement: Confinement::new(Confine::Off, &[]).unwrap(),
+            groups: Groups::default(),
+        };
+        let (workspaces, secrets) = (Workspaces::new(dir.path()), Secrets::default());
+        let program = |script: &str| ProcessRun {
+            command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            cwd: None,
+            env: BTreeMap::new(),
+            network: false,
+            read: Vec::new(),
+            limits: ProcessLimits::default(),
+            answers: Vec::new(),
+        };
+        let invocation = Invocation {
+            tenant: &kernel::TenantId::default(),
+            run: RunId::mint(),
+            agent: "tester",
+            trust: Trust::Operator,
+            call: CallId::mint(),
+            arguments: &serde_json::Map::new(),
+            idempotency_key: "k",
+            traceparent: "",
+            allow: &Allow::default(),
+            timeout: Duration::from_secs(20),
+        };
+        let (hangs, answers) = (program("exec sleep 7413"), program("sleep 2; touch here; ls; echo $HOME"));
+        let abandoned = answer(&options, &workspaces, &secrets, &hangs, invocation);
+        assert!(tokio::time::timeout(Duration::from_millis(500), abandoned).await.is_err());
+        // The first one is ended and cleared away meanwhile.
+        let content = answer(&options, &workspaces, &secrets, &answers, invocation).await.unwrap();
+        let said = String::from_utf8(content.bytes).unwrap();
+        assert!(said.starts_with("here\n") && !said.contains(&invocation.call.to_string()), "{said}");
     }
 
     #[test]
