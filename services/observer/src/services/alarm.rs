@@ -59,8 +59,9 @@ impl Herald {
             "since": change.since, "at": change.at, "what": change.what, "evidence": evidence,
         });
         // The same episode has the same name, whoever comes to it and however often.
+        let again = if change.firing && change.again { "/again" } else { "" };
         let id = format!(
-            "health/{}/{rule}/{service}/{}-{}/{state}",
+            "health/{}/{rule}/{service}/{}-{}/{state}{again}",
             watch.agent,
             change.since.as_millisecond(),
             change.episode

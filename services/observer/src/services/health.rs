@@ -42,6 +42,8 @@ pub struct Change {
     pub firing: bool,
     /// Which alarm: the message at which it began. The same however often it is come to.
     pub episode: u64,
+    /// It was told before without a run, and starts one now.
+    pub again: bool,
     /// Since when the service is not, or was not, well.
     pub since: Timestamp,
     /// When it changed.
@@ -235,7 +237,7 @@ impl Health {
     fn change(&self, firing: bool, episode: u64, since: i64, at: Timestamp, what: String) -> Change {
         let since = Timestamp::from_millisecond(since).unwrap_or(at);
         let evidence = self.lines.iter().rev().cloned().collect();
-        Change { firing, episode, since, at, what, evidence, wakes: true }
+        Change { firing, episode, again: false, since, at, what, evidence, wakes: true }
     }
 
     fn verdict(&self, rule: &HealthRule, now: i64) -> Verdict {

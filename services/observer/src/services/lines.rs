@@ -26,6 +26,8 @@ const ALARMS: usize = 64;
 /// Lines that are shown with one, and rules that are named: the first ones, and of lines also the last.
 const SHOWN: usize = 4;
 const NAMED: usize = 6;
+/// Rules that an alarm was told of before; once there are so many, another one is no news.
+const KNOWN: usize = 32;
 /// How long it must have been well before an alarm is over, as for rules of `health`.
 const CLEAR_MS: i64 = 60_000;
 /// After a run was started, the next one waits so long at least, and each time twice as long.
@@ -74,6 +76,14 @@ struct Alarm {
     wakes: bool,
     told: bool,
     woke: bool,
+    /// It was told without a run, went on, and then started one.
+    #[serde(default)]
+    again: bool,
+    /// Rules that it was told of before what is told now, and whether that started a run.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    known: BTreeSet<String>,
+    #[serde(default)]
+    woke_before: bool,
 }
 
 /// A reason for an alarm.
@@ -88,6 +98,8 @@ struct Sign<'a> {
     /// Milliseconds that it waits for others, and that it lasts.
     hold: i64,
     lasts: Option<i64>,
+    /// It is told though the alarm is on.
+    is_news: bool,
 }
 
 impl Lines {
@@ -129,18 +141,23 @@ impl Lines {
         let settle = i64::try_from(rules.settle.as_millis()).unwrap_or(i64::MAX);
         let hold = if wake == WakeWhen::Now { 0 } else { settle };
         let (anomaly, what, lasts) = (Anomaly::Failure, None, Some(0));
-        self.sign(Sign { anomaly, name: quiet, rule, wake, what, line, hold, lasts });
+        // A small thing that fails all the time hides no other.
+        let is_news = self.alarms.get(&name_of(anomaly, quiet)).is_some_and(|alarm| !alarm.knows(rule));
+        self.sign(Sign { anomaly, name: quiet, rule, wake, what, line, hold, lasts, is_news });
     }
 
     /// It says itself that it is well: what failed and was not told yet has passed.
     fn success(&mut self, at: i64) {
         let name = name_of(Anomaly::Failure, None);
         if let Some(alarm) = self.alarms.get_mut(&name) {
-            if alarm.told {
+            if !alarm.told {
+                meter::folded(alarm.times);
+            }
+            if alarm.told || !alarm.known.is_empty() {
+                alarm.told = true;
                 let long_since = at.saturating_sub(CLEAR_MS);
                 alarm.well = Some(alarm.well.map_or(long_since, |well| well.min(long_since)));
             } else {
-                meter::folded(alarm.times);
                 self.alarms.remove(&name);
             }
         }
@@ -156,7 +173,7 @@ impl Lines {
         };
         let (anomaly, rule) = (timely.anomaly, timely.rule.as_str());
         let (wake, what) = (watch.wake(anomaly, rule), Some(timely.changed.clone()));
-        self.sign(Sign { anomaly, name: Some(rule), rule, wake, what, line, hold: 0, lasts });
+        self.sign(Sign { anomaly, name: Some(rule), rule, wake, what, line, hold: 0, lasts, is_news: false });
     }
 
     /// Takes what the pace of the service's lines tells, unless the watch says what life is.
@@ -167,11 +184,13 @@ impl Lines {
         }
         let (wake, what, line) = (watch.wake(anomaly, LEARNED), Some(learned.what.clone()), learned.line.clone());
         let (name, rule, lasts) = (Some(LEARNED), LEARNED, learned.lasts);
-        self.sign(Sign { anomaly, name, rule, wake, what, line, hold: 0, lasts });
+        // The pace tells of a heartbeat that stays away beside another one only if that is another thing.
+        let is_news = anomaly == Anomaly::Heartbeat;
+        self.sign(Sign { anomaly, name, rule, wake, what, line, hold: 0, lasts, is_news });
     }
 
     fn sign(&mut self, sign: Sign<'_>) {
-        let Sign { anomaly, name, rule, wake, what, line, hold, lasts } = sign;
+        let Sign { anomaly, name, rule, wake, what, line, hold, lasts, is_news } = sign;
         let at = line.at.as_millisecond();
         let until = lasts.map(|lasts| at.saturating_add(lasts));
         let name = name_of(anomaly, name);
@@ -192,7 +211,13 @@ impl Lines {
             wakes: matches!(wake, WakeWhen::Now | WakeWhen::Settled),
             told: false,
             woke: false,
+            again: false,
+            known: BTreeSet::new(),
+            woke_before: false,
         });
+        if is_news && alarm.told {
+            alarm.begin_anew(at, line.seq, hold);
+        }
         if alarm.times > 0 {
             meter::folded(1);
         }
@@ -210,8 +235,8 @@ impl Lines {
         alarm.lines.push(line);
     }
 
-    /// What has changed by now, by the names of the alarms.
-    pub(super) fn check(&mut self, watch: &CompiledWatch, pace: &Pace, now: Timestamp) -> Vec<(String, Change)> {
+    /// Takes what is late by now: only if all is heard that was said until then.
+    pub(super) fn overdue(&mut self, watch: &CompiledWatch, pace: &Pace, now: Timestamp) {
         if let (Some(rules), Some(heard_from)) = (&watch.rules, pace.heard_from())
             && self.says == watch.says
         {
@@ -219,6 +244,10 @@ impl Lines {
                 self.timely(watch, &timely, None);
             }
         }
+    }
+
+    /// What has changed by now, by the names of the alarms.
+    pub(super) fn check(&mut self, watch: &CompiledWatch, pace: &Pace, now: Timestamp) -> Vec<(String, Change)> {
         let late: BTreeSet<String> = watch.rules.iter().flat_map(|rules| self.timed.late(&rules.timed)).collect();
         let at = now.as_millisecond();
         let mut changes = Vec::new();
@@ -230,7 +259,7 @@ impl Lines {
                 }
                 alarm.told = true;
                 alarm.woke = alarm.wakes && self.may_wake(at);
-                changes.push((name.clone(), alarm.change(true, now)));
+                changes.push((name.clone(), alarm.change(now, alarm.what())));
                 return true;
             }
             let is_on = match alarm.until {
@@ -240,14 +269,22 @@ impl Lines {
             };
             if is_on {
                 alarm.well = None;
-                return true;
+            } else {
+                let well = *alarm.well.get_or_insert(alarm.until.unwrap_or(at));
+                if at >= well.saturating_add(CLEAR_MS) {
+                    let over = Change { firing: false, ..alarm.change(now, alarm.is_over(pace).to_owned()) };
+                    changes.push((name.clone(), Change { wakes: alarm.woke || alarm.woke_before, ..over }));
+                    return false;
+                }
             }
-            let well = *alarm.well.get_or_insert(alarm.until.unwrap_or(at));
-            if at < well.saturating_add(CLEAR_MS) {
-                return true;
+            // What goes on when nobody looks at the last thing any more is worth a look after all.
+            let quiet_until = self.quiet_until().unwrap_or(i64::MIN);
+            let goes_on = is_on || alarm.until.is_some_and(|until| until >= quiet_until);
+            if goes_on && alarm.wakes && !alarm.woke && self.may_wake(at) {
+                (alarm.woke, alarm.again) = (true, true);
+                changes.push((name.clone(), alarm.change(now, alarm.what())));
             }
-            changes.push((name.clone(), alarm.change(false, now)));
-            false
+            true
         });
         self.alarms = alarms;
         changes
@@ -255,25 +292,45 @@ impl Lines {
 
     /// Whether a run may be started now; if so, the next one waits.
     fn may_wake(&mut self, now: i64) -> bool {
-        if let Some(woken) = self.woken_at {
-            let since = now.saturating_sub(woken);
-            if since >= CALM_MS {
-                self.wakes = 0;
-            } else if since < NEXT_WAKE_MS << self.wakes.saturating_sub(1).min(DOUBLED) {
-                return false;
-            }
+        if self.quiet_until().is_some_and(|until| now < until) {
+            return false;
+        }
+        if self.woken_at.is_some_and(|woken| now.saturating_sub(woken) >= CALM_MS) {
+            self.wakes = 0;
         }
         self.wakes = self.wakes.saturating_add(1);
         self.woken_at = Some(now);
         true
     }
+
+    /// Before this, no other run is started.
+    fn quiet_until(&self) -> Option<i64> {
+        let quiet = NEXT_WAKE_MS << self.wakes.saturating_sub(1).min(DOUBLED);
+        self.woken_at.map(|woken| woken.saturating_add(quiet))
+    }
 }
 
 impl Alarm {
-    fn change(&self, firing: bool, at: Timestamp) -> Change {
+    /// Whether it was told of this rule, or of so many that another one is no news.
+    fn knows(&self, rule: &str) -> bool {
+        self.known.len() >= KNOWN || self.known.contains(rule) || self.by.contains(rule)
+    }
+
+    /// It was told, and what comes now is another thing.
+    fn begin_anew(&mut self, at: i64, episode: u64, hold: i64) {
+        self.known.append(&mut self.by);
+        self.woke_before |= self.woke;
+        (self.told, self.woke, self.again) = (false, false, false);
+        (self.since, self.episode, self.due) = (at, episode, at.saturating_add(hold));
+        (self.times, self.what) = (0, None);
+        self.lines.clear();
+    }
+
+    /// That it fires.
+    fn change(&self, at: Timestamp, what: String) -> Change {
         let since = Timestamp::from_millisecond(self.since).unwrap_or(at);
-        let what = if firing { self.what() } else { self.is_over().to_owned() };
-        Change { firing, episode: self.episode, since, at, what, evidence: self.lines.clone(), wakes: self.woke }
+        let (episode, again, evidence, wakes) = (self.episode, self.again, self.lines.clone(), self.woke);
+        Change { firing: true, episode, again, since, at, what, evidence, wakes }
     }
 
     fn what(&self) -> String {
@@ -281,12 +338,16 @@ impl Alarm {
             return what.clone();
         }
         let by: Vec<&str> = self.by.iter().map(String::as_str).collect();
-        let times = if self.times == 1 { "A line".to_owned() } else { format!("{} lines", self.times) };
-        format!("{times} that mean failure, by {}.", by.join(", "))
+        let times =
+            if self.times == 1 { "A line that means".to_owned() } else { format!("{} lines that mean", self.times) };
+        format!("{times} failure, by {}.", by.join(", "))
     }
 
-    const fn is_over(&self) -> &'static str {
+    fn is_over(&self, pace: &Pace) -> &'static str {
         match self.anomaly {
+            Anomaly::Heartbeat if self.by.contains(LEARNED) && pace.gave_up() => {
+                "It has not come again, and is not waited for any more."
+            }
             Anomaly::Failure => "No further line means failure.",
             Anomaly::Threshold => "The threshold was not passed again.",
             Anomaly::Stage => "It went on.",

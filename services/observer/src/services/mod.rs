@@ -150,8 +150,8 @@ impl Logs {
         self.gatherer.hold(held);
         if let Some(service) = self.services.get_mut(&key).filter(|service| delivery.stream_seq > service.seq) {
             (service.seq, service.is_dirty) = (delivery.stream_seq, true);
-            let checked = service.check(delivery.published_at);
-            learned.extend(checked.learned);
+            // What may be missing then can still stand in what is read next.
+            let checked = service.check(delivery.published_at, false);
             learned.iter().for_each(|learned| self.gatherer.learned(&key.0, &key.1, learned));
             self.tell(&key, checked.changes).await;
         }
@@ -180,7 +180,7 @@ impl Logs {
         for (key, service) in &mut self.services {
             service.watchers = watchers(&self.means.book, &key.0, &key.1).await?;
             if is_caught_up {
-                let checked = service.check(now);
+                let checked = service.check(now, true);
                 service.is_dirty |= !checked.changes.is_empty() || checked.learned.is_some();
                 if let Some(learned) = checked.learned {
                     self.gatherer.learned(&key.0, &key.1, &learned);

@@ -32,8 +32,9 @@ const LEARN_MS: i64 = 300_000;
 /// Intervals that it may stay away, and the least time: a restart of the service takes that long.
 const MISSED: i64 = 5;
 const AWAY_MS: i64 = 60_000;
-/// One that stays away for so long will not come again: what said it is gone.
-const GIVEN_UP_MS: i64 = 24 * 3_600_000;
+/// One that stays away for so long, and for so many intervals, will hardly come again: what said it is gone.
+const GIVEN_UP_MS: i64 = 3_600_000;
+const GIVEN_UP: i64 = 20;
 /// How long a burst counts as under way: two of the minutes in which lines are counted.
 const BURST_MS: i64 = 120_000;
 
@@ -59,6 +60,9 @@ pub struct Pace {
     beats: Vec<Beat>,
     /// When room was made last, in milliseconds.
     looked: i64,
+    /// When one that stays away was told of last, in milliseconds, and whether any was given up since all was well.
+    told_at: i64,
+    gave_up: bool,
     /// Since when all that is said has been heard. None: not yet, so nobody is taken for silent.
     #[serde(skip)]
     heard_from: Option<Timestamp>,
@@ -139,16 +143,22 @@ impl Pace {
         }
     }
 
-    /// What has stayed away by now and was not told of. Several at once, or while another still does, are one thing.
+    /// What has stayed away by now and was not told of. Several at once are one thing, and so is what fell silent with them and is
+    /// missed later, since it comes more seldom.
     pub fn check(&mut self, now: Timestamp) -> Option<Learned> {
         let (now, heard_from) = (now.as_millisecond(), self.heard_from?.as_millisecond());
-        self.beats.retain(|beat| now.saturating_sub(beat.last.at.as_millisecond()) < GIVEN_UP_MS);
         let is_told = self.misses_any();
+        let gave_up = self.beats.extract_if(.., |beat| beat.is_given_up(now, heard_from)).filter(|beat| beat.is_away);
+        self.gave_up |= gave_up.count() > 0;
         let mut gone: Vec<&mut Beat> = self.beats.iter_mut().filter(|beat| beat.goes_away(now, heard_from)).collect();
         gone.iter_mut().for_each(|beat| beat.is_away = true);
-        if is_told {
+        let told_at = self.told_at;
+        gone.retain(|beat| !is_told || beat.last.at.as_millisecond() > told_at);
+        if gone.is_empty() {
             return None;
         }
+        self.told_at = now;
+        self.gave_up &= is_told;
         let first = gone.iter().min_by_key(|beat| beat.every)?;
         let others = match gone.len() {
             1 => String::new(),
@@ -168,6 +178,12 @@ impl Pace {
     pub fn misses_any(&self) -> bool {
         self.beats.iter().any(|beat| beat.is_away)
     }
+
+    /// Whether one of those that were missed last did not come again, and is not waited for any more.
+    #[must_use]
+    pub const fn gave_up(&self) -> bool {
+        self.gave_up
+    }
 }
 
 impl Beat {
@@ -176,9 +192,19 @@ impl Beat {
         self.times >= IN_A_ROW && self.last.at.as_millisecond().saturating_sub(self.since) >= LEARN_MS
     }
 
+    /// For how long it has not come, though it would have been heard.
+    fn quiet(&self, now: i64, heard_from: i64) -> i64 {
+        now.saturating_sub(self.last.at.as_millisecond().max(heard_from))
+    }
+
     fn goes_away(&self, now: i64, heard_from: i64) -> bool {
-        let quiet = now.saturating_sub(self.last.at.as_millisecond().max(heard_from));
-        !self.is_away && self.is_one() && quiet > (i64::from(self.every) * MISSED).max(AWAY_MS)
+        !self.is_away && self.is_one() && self.quiet(now, heard_from) > (i64::from(self.every) * MISSED).max(AWAY_MS)
+    }
+
+    /// Whether it is not waited for any more. What was not told of yet is told first.
+    fn is_given_up(&self, now: i64, heard_from: i64) -> bool {
+        (self.is_away || !self.is_one())
+            && self.quiet(now, heard_from) >= (i64::from(self.every) * GIVEN_UP).max(GIVEN_UP_MS)
     }
 }
 

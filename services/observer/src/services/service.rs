@@ -76,9 +76,10 @@ impl Service {
         learned
     }
 
-    /// What has changed by now. Rules that are gone from their files are forgotten.
-    pub(super) fn check(&mut self, now: Timestamp) -> Checked {
-        let learned = self.mind.pace.check(now);
+    /// What has changed by now. `is_caught_up`: nothing more was said until then than was read, so that what did not come is
+    /// late. Rules that are gone from their files are forgotten.
+    pub(super) fn check(&mut self, now: Timestamp, is_caught_up: bool) -> Checked {
+        let learned = if is_caught_up { self.mind.pace.check(now) } else { None };
         let mut changes = Vec::new();
         let (mut known, mut watched) = (BTreeSet::new(), BTreeSet::new());
         for watch in &self.watchers {
@@ -94,6 +95,9 @@ impl Service {
             let lines = self.mind.lines.entry(name_of(watch)).or_default();
             if let Some(learned) = &learned {
                 lines.learned(watch, learned);
+            }
+            if is_caught_up {
+                lines.overdue(watch, &self.mind.pace, now);
             }
             let changed = lines.check(watch, &self.mind.pace, now);
             changes.extend(changed.into_iter().map(|(name, change)| (Arc::clone(watch), name, change)));
@@ -143,5 +147,34 @@ impl Throttle {
         }
         (self.since, self.until) = (None, None);
         Some((std::mem::take(&mut self.skipped), since, until))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn what_stays_away_is_told_once_all_is_read_and_not_before() {
+        let yaml = "service: shop\nobserve: { heartbeats: [{ id: tick, match: never, every: 30s }, { id: other, match: tick, every: 30s }] }";
+        let watch = CompiledWatch::new("keeper", 0, &serde_saphyr::from_str(yaml).unwrap());
+        let mut service = Service { watchers: vec![Arc::new(watch)], ..Service::default() };
+        service.mind.pace.hears_from(at(0));
+        for (seq, second) in (1..).zip((0..600).step_by(10)) {
+            let place = Place { seq, index: 0, at: at(second) };
+            service.record(&Record::from_text("INFO tick"), place);
+        }
+        // After a gap in the stream the next line comes minutes later.
+        service.record(&Record::from_text("INFO GET /"), Place { seq: 90, index: 0, at: at(900) });
+        let checked = service.check(at(900), false);
+        assert_eq!((checked.changes.len(), checked.learned), (0, None));
+        service.mind.pace.hears_from(at(900));
+        assert!(service.check(at(901), true).changes.is_empty());
+        let checked = service.check(at(961), true);
+        assert_eq!((checked.changes.len(), checked.learned.is_some()), (1, true));
     }
 }

@@ -43,6 +43,7 @@ impl Story {
         self.lines = serde_json::from_str(&serde_json::to_string(&self.lines).unwrap()).unwrap();
         let learned = self.pace.check(at(second));
         learned.iter().for_each(|learned| self.lines.learned(&self.watch, learned));
+        self.lines.overdue(&self.watch, &self.pace, at(second));
         for (name, change) in self.lines.check(&self.watch, &self.pace, at(second)) {
             self.told.push((second, name, change.firing, change.wakes));
             self.last = Some(change);
@@ -279,4 +280,94 @@ fn it_is_bounded() {
     }
     let stored = serde_json::to_string(&story.lines).unwrap();
     assert!(stored.len() < 4096, "{} bytes", stored.len());
+}
+
+#[test]
+fn what_goes_on_after_the_quiet_time_starts_a_run_after_all() {
+    let mut story =
+        Story::new("observe: { failure: [broken], heartbeats: [{ id: tick, match: tick, every: 30s }], settle: 1s }");
+    story.say(0, "INFO tick");
+    story.say(10, "WARN broken");
+    story.wait(11, 320);
+    let tick = "observe.heartbeat.tick";
+    let told =
+        [(11, FAILURE, true, true), (31, tick, true, false), (70, FAILURE, false, true), (311, tick, true, true)];
+    assert_eq!(story.told(), told, "five minutes after the first run");
+    let change = story.last.clone().unwrap();
+    assert_eq!((change.since, change.episode, change.again), (at(0), 1, true), "the other name was taken");
+    // A failure that comes again and again, also ten minutes after the second run; and one that does so no more.
+    for (until, woke) in [(1000, &[(322, false), (921, true)][..]), (900, &[(322, false)][..])] {
+        let (lines, pace) = (story.lines.clone(), story.pace.clone());
+        story.told.clear();
+        for second in (320..1100).step_by(20) {
+            story.say(second, "INFO tick");
+            story.say(second + 1, if second < until { "WARN broken" } else { "INFO fine" });
+            story.wait(second + 2, second + 20);
+        }
+        let fired = story.told.iter().filter(|told| told.1 == FAILURE && told.2).map(|told| (told.0, told.3));
+        assert_eq!(fired.collect::<Vec<_>>(), woke);
+        (story.lines, story.pace) = (lines, pace);
+    }
+}
+
+#[test]
+fn a_small_failure_that_lasts_hides_no_other() {
+    let mut story = Story::new(
+        "observe: { failure: ['cache miss', 'lost the database', 'odd'], success: ['all is well'], settle: 5s, \
+         escalate: [{ on: [failure], rule: 'failure[1]', wake: now }] }",
+    );
+    let small = |story: &mut Story, seconds: std::ops::Range<i64>| {
+        for second in seconds.step_by(50) {
+            story.say(second, "WARN cache miss");
+            story.wait(second + 1, second + 50);
+        }
+    };
+    small(&mut story, 0..1000);
+    assert_eq!(story.told(), [(5, FAILURE, true, true)]);
+    story.say(1000, "FATAL lost the database");
+    assert_eq!(story.told()[1..], [(1000, FAILURE, true, true)], "at once");
+    let change = story.last.clone().unwrap();
+    assert_eq!((change.since, change.episode, change.again), (at(1000), 21, false));
+    assert_eq!(change.what, "A line that means failure, by failure[1].");
+    assert!(change.evidence[0].text.contains("database"), "{change:#?}");
+    small(&mut story, 1001..3000);
+    story.say(3001, "FATAL lost the database");
+    assert_eq!(story.told.len(), 2, "it is known: {:?}", story.told);
+    // What passes before it is told leaves what was told before to be over.
+    story.say(3002, "WARN odd");
+    story.say(3003, "INFO all is well");
+    assert_eq!(story.told()[2..], [(3003, FAILURE, false, true)]);
+}
+
+#[test]
+fn a_learned_heartbeat_that_is_given_up_did_not_come_again() {
+    let mut story = Story::new("");
+    ticking(&mut story, 0..600);
+    story.wait(600, 4400);
+    let learned = "observe.heartbeat.learned";
+    let told: Vec<_> = story.told.iter().map(|told| (told.1.as_str(), told.2)).collect();
+    assert_eq!(told, [(learned, true), (learned, false)]);
+    assert_eq!(story.last.as_ref().unwrap().what, "It has not come again, and is not waited for any more.");
+}
+
+#[test]
+fn a_learned_heartbeat_that_stops_beside_another_is_an_alarm_of_its_own() {
+    let mut story = Story::new("");
+    let both = |story: &mut Story, seconds: std::ops::Range<i64>, is_whole: bool| {
+        for second in seconds.step_by(10) {
+            if is_whole {
+                story.say(second, "INFO scheduler: 3 jobs are due");
+            }
+            story.say(second + 3, "INFO cache: swept");
+            story.wait(second + 4, second + 10);
+        }
+    };
+    both(&mut story, 0..600, true);
+    both(&mut story, 600..1200, false);
+    story.wait(1200, 1300);
+    let learned = "observe.heartbeat.learned";
+    assert_eq!(story.told(), [(653, learned, true, true), (1254, learned, true, true)]);
+    let change = story.last.clone().unwrap();
+    assert_eq!(change.since, at(1193));
+    assert_eq!((change.evidence.len(), change.evidence[0].text.as_str()), (1, "INFO cache: swept"));
 }

@@ -190,3 +190,25 @@ fn numbers_without_words_have_no_pace() {
         assert_eq!(pace.note(&record, at(second * 1000), line), None);
     }
 }
+
+#[test]
+fn one_that_stops_while_another_stays_away_is_told_too_and_both_are_given_up() {
+    let mut story = Story::new();
+    for second in 0..1800 {
+        if second % 10 == 0 && second < 900 {
+            story.say(second * 1000, TICK);
+        }
+        if second % 5 == 0 {
+            story.say(second * 1000, "INFO cache: swept");
+        }
+    }
+    assert_eq!(story.told.len(), 1, "{:?}", story.told);
+    story.look(1_860_000);
+    assert_eq!(story.told.len(), 2, "{:?}", story.told);
+    assert!(story.told[1].2.starts_with("Lines of a kind came every 5 s,"), "{:?}", story.told);
+    story.look(890_000 + GIVEN_UP_MS);
+    assert!(story.pace.misses_any() && story.pace.gave_up());
+    story.look(1_795_000 + GIVEN_UP_MS);
+    assert!(!story.pace.misses_any() && story.pace.gave_up());
+    assert_eq!(story.told.len(), 2);
+}
