@@ -10,10 +10,14 @@ use kernel::watch::FieldLimit;
 use serde::{Deserialize, Serialize};
 use signals::Record;
 
-/// Series of one rule; the one that was heard of least lately makes room.
-const SERIES: usize = 64;
-/// Steps by which a number has risen that are kept; beyond, the oldest two become one.
+use crate::meter;
+
+/// Series of one rule. Beyond, further ones are left out: would they take the place of others that still speak, each would be new
+/// each time, and none could rise.
+const SERIES: usize = 512;
+/// Steps by which a number has risen that are kept, and those of all series together; beyond, the oldest two become one.
 const STEPS: usize = 32;
+const ALL_STEPS: usize = 2048;
 /// How long a series may be quiet, at least, until it is gone.
 const GONE: i64 = 300_000;
 
@@ -41,9 +45,14 @@ impl Numbers {
         let key = key(record);
         self.0.retain(|_, series| now.saturating_sub(series.at) <= over.max(GONE));
         if self.0.len() >= SERIES && !self.0.contains_key(&key) {
-            let oldest = self.0.iter().min_by_key(|(_, series)| series.at).map(|(key, _)| *key);
-            self.0.remove(&oldest.unwrap_or_default());
+            let oldest = self.0.iter().min_by_key(|(_, series)| series.at).map(|(key, series)| (*key, series.at));
+            let Some((oldest, _)) = oldest.filter(|(_, at)| now.saturating_sub(*at) > GONE) else {
+                meter::passed_over("too_many_series");
+                return false;
+            };
+            self.0.remove(&oldest);
         }
+        let steps = (ALL_STEPS / (self.0.len() + 1)).min(STEPS);
         let is_new = !self.0.contains_key(&key);
         let series = self.0.entry(key).or_default();
         // A counter that is lower than it was has begun anew, and has counted this much since.
@@ -52,15 +61,16 @@ impl Numbers {
         if !limit.rise {
             return is_beyond(limit, number);
         }
-        if is_new || rise <= 0.0 {
+        // What is not finite can't be stored: whoever reads it again would know nothing of the service.
+        if is_new || rise <= 0.0 || !rise.is_finite() {
             return false;
         }
         series.rises.retain(|(at, _)| now.saturating_sub(*at) < over);
         series.rises.push_back((now, rise));
-        if series.rises.len() > STEPS
+        while series.rises.len() > steps
             && let (Some((_, first)), Some(second)) = (series.rises.pop_front(), series.rises.front_mut())
         {
-            second.1 += first;
+            second.1 = (second.1 + first).min(f64::MAX / 2.0);
         }
         true
     }

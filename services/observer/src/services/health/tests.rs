@@ -27,11 +27,15 @@ impl Story {
     }
 
     fn say(&mut self, second: i64, line: &str) {
+        self.hear(second, line);
+        self.look(second);
+    }
+
+    fn hear(&mut self, second: i64, line: &str) {
         self.seq += 1;
         let record = Record::from_line(line.as_bytes());
         let line = || Line::new(&record, self.seq, 0, at(second));
         self.health.record(&self.rule, self.pattern.as_ref(), &record, at(second), self.seq, line);
-        self.look(second);
     }
 
     fn look(&mut self, second: i64) {
@@ -214,7 +218,37 @@ fn what_is_kept_is_bounded() {
     let field = FieldLimit { name: "n".into(), rise: true, above: Some(1e9), over, ..FieldLimit::default() };
     let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
     for number in 0..20_000_u32 {
-        story.say(i64::from(number), &json!({ "pod": format!("p{}", number % 100), "n": number }).to_string());
+        story.hear(i64::from(number), &json!({ "pod": format!("p{}", number % 600), "n": number }).to_string());
     }
     assert!(serde_json::to_string(&story.health).unwrap().len() < 96 * 1024);
+}
+
+#[test]
+fn the_largest_numbers_leave_what_is_in_mind_readable() {
+    let over = Some(units::Duration::from_secs(600));
+    let field = FieldLimit { name: "n".into(), rise: true, above: Some(2.0), over, ..FieldLimit::default() };
+    let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
+    for second in 0..200 {
+        let number = [-1.7e308, 1.7e308, 0.0, 1.7e308][second % 4];
+        // This reads again what it has stored.
+        story.say(second as i64, &json!({ "n": number }).to_string());
+    }
+    assert!(story.told.iter().any(|(_, firing)| *firing), "{:?}", story.told);
+}
+
+#[test]
+fn many_series_that_are_heard_in_turn_are_all_known() {
+    let over = Some(units::Duration::from_secs(600));
+    let field = FieldLimit { name: "n".into(), rise: true, above: Some(2.0), over, ..FieldLimit::default() };
+    for pods in [100, 600] {
+        let mut story = Story::new(HealthRule { field: Some(field.clone()), ..rule() });
+        for round in 0..4 {
+            for pod in 0..pods {
+                story.hear(round * 30, &json!({ "pod": format!("p{pod}"), "n": round }).to_string());
+            }
+            story.look(round * 30);
+        }
+        assert_eq!(story.told, [(30, true)], "{pods}");
+        assert!(serde_json::to_string(&story.health).unwrap().len() < 96 * 1024);
+    }
 }
