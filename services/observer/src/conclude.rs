@@ -142,6 +142,11 @@ pub struct Watch {
     wakes: u32,
     #[serde(default)]
     woken_at: Option<Timestamp>,
+    /// Those of them that only shipped rules asked for.
+    #[serde(default)]
+    guesses: u32,
+    #[serde(default)]
+    guessed_at: Option<Timestamp>,
     #[serde(default)]
     phase: Option<String>,
     #[serde(default)]
@@ -186,6 +191,9 @@ pub struct Watch {
 struct Held {
     offset: u64,
     until: Timestamp,
+    /// Not only shipped rules take it for a failure.
+    #[serde(default)]
+    is_wanted: bool,
 }
 
 impl Watch {
@@ -205,6 +213,8 @@ impl Watch {
             held: None,
             wakes: 0,
             woken_at: None,
+            guesses: 0,
+            guessed_at: None,
             phase: None,
             percent: None,
             phase_since: None,
@@ -337,6 +347,10 @@ impl Watch {
         }
         self.wakes += 1;
         self.woken_at = Some(now);
+        if !held.is_wanted {
+            self.guesses += 1;
+            self.guessed_at = Some(now);
+        }
         Some(self.failure(rules, held.offset))
     }
 
@@ -344,22 +358,20 @@ impl Watch {
     fn hold(&mut self, rules: &Rules, failure: Failure, offset: u64, at: Timestamp) {
         let settled = if failure.wake == WakeWhen::Now { at } else { after(at, rules.settle) };
         let is_wanted = failure.is_own() || failure.wake == WakeWhen::Now;
-        let next = self.next_wake_after(if is_wanted { NEXT_WAKE } else { NEXT_GUESS });
-        let until = next.map_or(settled, |next| settled.max(next));
+        let guess = next_after(self.guessed_at.filter(|_| !is_wanted), NEXT_GUESS, self.guesses);
+        let until = [self.next_wake(), guess].into_iter().flatten().fold(settled, Timestamp::max);
         match &mut self.held {
-            Some(held) => held.until = held.until.min(until),
-            None => self.held = Some(Held { offset, until }),
+            Some(held) => {
+                held.until = held.until.min(until);
+                held.is_wanted |= is_wanted;
+            }
+            None => self.held = Some(Held { offset, until, is_wanted }),
         }
     }
 
     /// Before this, nobody is woken again while it runs.
     fn next_wake(&self) -> Option<Timestamp> {
-        self.next_wake_after(NEXT_WAKE)
-    }
-
-    fn next_wake_after(&self, span: Duration) -> Option<Timestamp> {
-        let times = 1_u32.checked_shl(self.wakes.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.woken_at.map(|woken| after(woken, span.saturating_mul(times)))
+        next_after(self.woken_at, NEXT_WAKE, self.wakes)
     }
 
     /// Whether something may wake now; if it does, the next waits.
@@ -372,6 +384,12 @@ impl Watch {
         }
         may
     }
+}
+
+/// The wait is twice as long each time.
+fn next_after(last: Option<Timestamp>, span: Duration, times: u32) -> Option<Timestamp> {
+    let longer = 1_u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX);
+    last.map(|last| after(last, span.saturating_mul(longer)))
 }
 
 fn after(at: Timestamp, span: Duration) -> Timestamp {

@@ -239,6 +239,10 @@ impl Partition {
         call.stream_seq = call.stream_seq.max(delivery.stream_seq);
         call.is_dirty = true;
         let lines_before = call.watch.counts().lines;
+        if self.was_deaf {
+            // What is missing between this and what was read before may have been said to nobody.
+            call.watch.hears_from(Timestamp::now());
+        }
         let reports = call.watch.frame(&call.rules, self.miners.of(&call.source), &frame);
         if reports.iter().any(|report| call.is_asked_about(report)) {
             self.asking.hold(call_id, delivery.stream_seq, before.flatten());

@@ -27,6 +27,11 @@ impl Watch {
         self.advised
     }
 
+    /// Whether its output holds what would have woken somebody, and no last word of the program speaks against that.
+    pub(super) fn is_unsure(&self, summary: Summary) -> bool {
+        self.standing != Standing::Passed && summary.waking > 0
+    }
+
     /// What would be told if it went wrong after all; nothing, if the rules are sure or nobody may be asked.
     pub(super) fn doubt(
         &mut self,
@@ -34,8 +39,7 @@ impl Watch {
         summary: Summary,
         observation: &Observation,
     ) -> Option<Box<Observation>> {
-        let is_unsure = self.standing != Standing::Passed && summary.waking > 0;
-        if !self.advised || !is_unsure {
+        if !self.advised || !self.is_unsure(summary) {
             return None;
         }
         let changed = format!("{} {}", observation.changed, shows(summary));

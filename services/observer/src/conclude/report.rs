@@ -172,6 +172,11 @@ impl Watch {
         if doubt.is_none() {
             miner.learn(self.seen.ids());
         }
+        // Where nobody is asked, whoever hears of the end is told at least what they could look at.
+        if !self.is_advised() && self.is_unsure(summary) {
+            observation.changed.push(' ');
+            observation.changed.push_str(&shows(summary));
+        }
         observation.counts.suppressed += summary.failures;
         if let Some(line) = &self.success {
             observation.changed.push_str(&format!(" Its last word on that: {line}"));

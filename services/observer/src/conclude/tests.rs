@@ -461,3 +461,43 @@ fn the_pace_of_logs_of_what_ended_well_tells_nothing_however_fast_they_come_and_
         rules = told.rules;
     }
 }
+
+#[test]
+fn own_wakes_do_not_make_a_guess_wait() {
+    let mut told = Told::new(&ObserveRule { failure: vec!["lost node".into()], ..cargo() });
+    let mut now = 0;
+    for word in ["a", "b", "c", "d"] {
+        told.feed(now, &format!("lost node {word}{word}{word}\n"), None);
+        told.wait(now + 10_000);
+        now += 1_500_000;
+    }
+    assert_eq!(told.reports.len(), 4, "{:?}", told.phases());
+    told.feed(now, "error[E0308]: mismatched types\n --> src/lib.rs:3:5\n", None);
+    // A checkpoint keeps whose wakes they were.
+    told.watch = serde_json::from_str(&serde_json::to_string(&told.watch).unwrap()).unwrap();
+    told.wait(now + 1_000_000);
+    assert_eq!(told.reports.len(), 5, "forty minutes after the last one, not sixteen hours");
+    told.feed(now + 1_000_001, "test a ... FAILED\n", None);
+    told.wait(now + 7_000_000);
+    assert_eq!(told.reports.len(), 5, "now a guess has woken");
+    told.wait(now + 8_300_000);
+    assert_eq!(told.reports.len(), 6);
+}
+
+#[test]
+fn an_end_that_is_well_shows_what_was_held_where_nobody_is_asked() {
+    for (advised, body, shown) in [
+        (false, "panic: the cache is gone\n", true),
+        (true, "panic: the cache is gone\n", false),
+        (false, "panic: the cache is gone\nBUILD SUCCESSFUL\n", false),
+        (false, "all is well\n", false),
+    ] {
+        let mut told = Told::new(&ObserveRule::default());
+        told.watch = told.watch.advised(advised);
+        told.feed(0, body, None);
+        told.exit(1000, 0);
+        assert_eq!(told.phases(), [("completed", false)], "{body}");
+        let changed = &told.reports[0].observation().changed;
+        assert_eq!(changed.contains("Its output shows a failure, at line 1."), shown, "{changed}");
+    }
+}

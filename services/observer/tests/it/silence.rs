@@ -39,3 +39,24 @@ async fn a_call_that_falls_silent_is_noticed_also_by_the_next_observer() {
     second.stop().await.unwrap();
     world.close().await;
 }
+
+#[tokio::test]
+async fn what_is_missing_before_an_observer_has_read_all_may_have_been_said_to_nobody() {
+    let world = World::new().await;
+    let heartbeats = "    heartbeats: [{ id: alive, match: alive, every: 3s }]";
+    let mut build = world.activity(&format!("  - tool: shell.run\n{heartbeats}\n")).await;
+    let first = world.observer();
+    build.say("alive\n").await;
+    let checkpoints = world.ingress.checkpoints();
+    world.until("checkpoint", async || !checkpoints.load(&[build.call]).await.unwrap().is_empty()).await;
+    first.stop().await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(3500)).await;
+    build.say("alive\n").await;
+    build.exit(0).await;
+    let second = world.observer();
+    world.concluded(&build).await;
+    let observations = world.observations(build.run).await;
+    assert!(observations.iter().all(|told| told.phase != "heartbeat"), "{observations:#?}");
+    second.stop().await.unwrap();
+    world.close().await;
+}
