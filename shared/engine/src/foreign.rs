@@ -7,18 +7,26 @@
 //! - Its transaction is read only, which nothing within a query can undo, and is never committed.
 //! - The server gives it up in time, and what comes back is bounded by rows and by bytes.
 //!
+//! Whom it is asked of, and as whom, the URL alone says, and a connection to another machine is in clear text only if that says so.
+//!
 //! Functions that it calls have the rights of whoever it connects as: that should be somebody who may only read.
 
-use std::str::FromStr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use serde_json::value::RawValue;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+use url::Url;
 
 /// What the server says of a statement that it gave up, as its time was over.
 const CANCELLED: &str = "57014";
+
+/// The port of a URL that names none.
+const PORT: u16 = 5432;
+/// What a row is called. A column of this name would be taken for the row, so it is one that nobody writes.
+const ROW: &str = "esc_row_";
 
 /// What is asked, and how much may come back.
 #[derive(Clone, Copy)]
@@ -49,8 +57,10 @@ pub struct ForeignRows {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
-    /// The URL is none. It is not shown: there may be a password in it.
-    #[error("the connection URL of the database is none: write `postgres://user:password@host:port/database`")]
+    /// The URL is none, or names no host or no user. It is not shown: there may be a password in it.
+    #[error(
+        "the connection URL of the database is none, or without a host or a user: write `postgres://user:password@host:port/database`"
+    )]
     Url,
     /// The database can't be reached, or does not let us in.
     #[error("the database can't be reached: {0}")]
@@ -92,7 +102,7 @@ pub async fn ask_foreign(question: ForeignQuestion<'_>) -> Result<ForeignRows, F
 }
 
 async fn ask(question: ForeignQuestion<'_>) -> Result<ForeignRows, ForeignError> {
-    let options = PgConnectOptions::from_str(question.url).map_err(|_| ForeignError::Url)?;
+    let options = options(question.url)?;
     // Statements are kept nowhere: neither in a log, nor by name in a connection that a pooler may hand to others.
     let options = options.application_name("escapement").statement_cache_capacity(0).disable_statement_logging();
     let mut connection = options.connect().await.map_err(|error| ForeignError::Unreachable(words(&error)))?;
@@ -100,6 +110,42 @@ async fn ask(question: ForeignQuestion<'_>) -> Result<ForeignRows, ForeignError>
     // What is open is given up with the connection.
     drop(connection.close().await);
     answer
+}
+
+/// How to connect, by the URL alone: sqlx takes what that leaves out from the `PG…` variables and the password file of this
+/// process, which are meant for others. (`PGOPTIONS` and the certificates of `PGSSL…` can't be kept out; they let nobody in by
+/// themselves.)
+fn options(url: &str) -> Result<PgConnectOptions, ForeignError> {
+    let url = Url::parse(url).map_err(|_| ForeignError::Url)?;
+    let says = |keys: &[&str]| url.query_pairs().any(|(key, _)| keys.contains(&&*key));
+    let has_host = url.host_str().is_some_and(|host| !host.is_empty()) || says(&["host", "hostaddr"]);
+    let has_user = !url.username().is_empty() || says(&["user"]);
+    if !has_host || !has_user {
+        return Err(ForeignError::Url);
+    }
+    let mut options = PgConnectOptions::from_url(&url).map_err(|_| ForeignError::Url)?;
+    if url.password().is_none() && !says(&["password"]) {
+        options = options.password("");
+    }
+    if url.port().is_none() && !says(&["port"]) {
+        options = options.port(PORT);
+    }
+    if url.path().trim_start_matches('/').is_empty() && !says(&["dbname"]) {
+        let user = options.get_username().to_owned();
+        options = options.database(&user);
+    }
+    if !says(&["sslmode", "ssl-mode"]) {
+        let mode = if is_here(&options) { PgSslMode::Prefer } else { PgSslMode::VerifyFull };
+        options = options.ssl_mode(mode);
+    }
+    Ok(options)
+}
+
+/// Whether what is said to the database stays on this machine.
+fn is_here(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    options.get_socket().is_some() || host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 async fn read(connection: &mut PgConnection, question: ForeignQuestion<'_>) -> Result<ForeignRows, ForeignError> {
@@ -134,7 +180,7 @@ fn wrapped(question: ForeignQuestion<'_>) -> String {
     let statement = question.statement.trim().trim_end_matches(';');
     let (bytes, rows) = (question.bytes.saturating_add(1), u64::from(question.rows).saturating_add(1));
     // On lines of their own: the statement may end with a comment.
-    format!("select left(row_to_json(asked)::text, {bytes}) from (\n{statement}\n) as asked limit {rows}")
+    format!("select left(row_to_json({ROW})::text, {bytes}) from (\n{statement}\n) as {ROW} limit {rows}")
 }
 
 fn millis(within: Duration) -> u64 {
@@ -166,8 +212,40 @@ mod tests {
     #[test]
     fn a_comment_at_the_end_hides_nothing() {
         let wrapped = wrapped(question("select 1 -- all of it;"));
-        assert!(wrapped.ends_with("\n) as asked limit 3"), "{wrapped}");
+        assert!(wrapped.ends_with("\n) as esc_row_ limit 3"), "{wrapped}");
         assert!(super::wrapped(question(" select 1; ")).contains("(\nselect 1\n)"));
+    }
+
+    #[test]
+    fn a_connection_to_another_machine_is_verified_unless_its_url_says_otherwise() {
+        let mode = |url: &str| options(url).unwrap().get_ssl_mode();
+        for url in ["postgres://u:p@db.example/d", "postgres://u@192.0.2.1", "postgres://u@localhost/d?host=db.example"]
+        {
+            assert!(matches!(mode(url), PgSslMode::VerifyFull), "{url}");
+        }
+        for host in ["localhost", "127.0.0.2", "[::1]", "%2Frun%2Fpostgresql"] {
+            assert!(matches!(mode(&format!("postgres://u:p@{host}/d")), PgSslMode::Prefer), "{host}");
+        }
+        assert!(matches!(mode("postgres://u:p@db.example/d?sslmode=require"), PgSslMode::Require));
+        assert!(matches!(mode("postgres://u:p@localhost/d?ssl-mode=verify-ca"), PgSslMode::VerifyCa));
+    }
+
+    #[test]
+    fn what_a_url_leaves_out_is_nobody_elses() {
+        for url in [
+            "postgres://",
+            "postgres:///d",
+            "postgres://db.example/d",
+            "postgres://:p@db.example/d",
+            "postgres:///d?user=u",
+        ] {
+            assert!(matches!(options(url), Err(ForeignError::Url)), "{url}");
+        }
+        let options = options("postgres://u@db.example").unwrap();
+        assert_eq!((options.get_port(), options.get_database()), (5432, Some("u")));
+        // Not none, which would be filled in.
+        assert!(format!("{options:?}").contains("password: Some(\"\")"));
+        assert_eq!(super::options("postgres:///d?host=/run&user=u").unwrap().get_username(), "u");
     }
 
     #[tokio::test]

@@ -67,6 +67,8 @@ async fn rows_come_as_json_and_a_parameter_is_never_more_than_one() {
     assert!(matches!(error, ForeignError::Refused(_)) && error.holds_data(), "{error}");
     let none = shop.ask("select $1 is null as none", &[None]).await.unwrap();
     assert_eq!(values(&none), [json!({"none": true})]);
+    let any_name = shop.ask("select 1 as asked, 2 as row", &[]).await.unwrap();
+    assert_eq!(values(&any_name), [json!({"asked": 1, "row": 2})]);
     shop.stack.close().await.unwrap();
 }
 
@@ -79,7 +81,7 @@ async fn a_question_changes_nothing_whatever_it_says() {
         "with gone as (delete from orders returning id) select * from gone",
         "select 1) as a; delete from orders; select (1",
         "select 1; delete from orders",
-        "select 1) as asked; commit; begin; delete from orders; --",
+        "select 1) as esc_row_; commit; begin; delete from orders; --",
         "select * from orders for update",
         "select change()",
         "select nextval('numbers')",
