@@ -123,29 +123,33 @@ impl Preview {
         self.policies.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is in the way of calls, in words for the model. Nothing of most, which is no promise.
-    ///
-    /// # Errors
-    /// When the log can't be read that says where arguments come from.
-    pub async fn refusals(&self, asking: Asking<'_>, calls: &[CallRequest]) -> Result<Vec<String>, EngineError> {
+    /// What is in the way of calls, in words for the model. Nothing of most, which is no promise: also when the log can't be read
+    /// that says where arguments come from, since no answer that is paid for is worth less than advice about it.
+    pub async fn refusals(&self, asking: Asking<'_>, calls: &[CallRequest]) -> Vec<String> {
         let mut refusals = Vec::new();
         if calls.is_empty() {
-            return Ok(refusals);
+            return refusals;
         }
-        let Some(policies) = self.store().map(|store| store.current()) else { return Ok(refusals) };
+        let Some(policies) = self.store().map(|store| store.current()) else { return refusals };
         // What the run has seen is the same for all of them.
         let mut seen = None;
         for call in calls {
             let Some(Offered::Tool(tool)) = asking.toolbox.find(&call.tool).map(|offer| &offer.offered) else {
                 continue;
             };
-            let words = self.refusal(&policies, asking, call, &tool.spec, &mut seen).await?;
-            refusals.extend(words.map(|words| format!("`{}`: {words}", call.tool)));
+            match self.refusal(&policies, asking, call, &tool.spec, &mut seen).await {
+                Ok(words) => refusals.extend(words.map(|words| format!("`{}`: {words}", call.tool))),
+                Err(error) => {
+                    // The tool-executor looks at all of them anyway.
+                    tracing::debug!(run_id = %asking.state.run_id, %error, "calls go on unseen: where their arguments come from can't be read");
+                    break;
+                }
+            }
         }
         if !refusals.is_empty() {
             metrics::counter!("planner_previewed_denials_total").increment(1);
         }
-        Ok(refusals)
+        refusals
     }
 
     async fn refusal(

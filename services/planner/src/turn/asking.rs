@@ -158,7 +158,7 @@ impl Turns {
         // Whoever insists is told by the tool-executor, who decides: so that it is in the log, and no run ends over advice.
         if !is_last {
             let asking = preview::Asking { state: &open.state, agent: open.agent, toolbox: &open.toolbox };
-            let refusals = self.preview.refusals(asking, &outcome.calls).await?;
+            let refusals = self.preview.refusals(asking, &outcome.calls).await;
             if !refusals.is_empty() {
                 return Ok(Tried::Forbidden(refusals));
             }
