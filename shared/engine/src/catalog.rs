@@ -390,6 +390,45 @@ probe:
     }
 
     #[test]
+    fn what_a_dry_run_sets_is_sent() {
+        const DROP: &str = "name: x.drop\ndescription: Drops.\neffect: destructive\n\
+             input: { type: object, properties: { node: { type: string }, check: {} } }\n\
+             run: { http: { method: DELETE, url: \"https://h.example/{node}\" } }\ndry_run: { arguments: { check: true } }\n";
+        let sends = |from: &str, to: &str| {
+            let yaml = DROP.replacen(from, to, 1);
+            let at = folder(&[("drop.yaml", &yaml)]);
+            let loaded = ToolCatalog::load(&at).map(|_| ());
+            fs::remove_dir_all(at).unwrap();
+            loaded.map_err(|error| error.to_string())
+        };
+        for (from, to) in [
+            ("DELETE", "POST"),
+            ("{node}", "{node}?check={check}"),
+            ("{node}\"", "{node}\", headers: { X-Check: \"{check.all}\" }"),
+            (
+                "DELETE, url: \"https://h.example/{node}\"",
+                "POST, url: \"https://h.example\", body: { a: [\"{check}\"] }",
+            ),
+        ] {
+            assert_eq!(sends(from, to), Ok(()), "{to}");
+        }
+        for (from, to, expect) in [
+            ("", "", "`check` in `dry_run` is not sent"),
+            ("DELETE", "GET", "is not sent"),
+            ("{node}\"", "{node}/checks\", headers: { X-Check: \"{node}\" }", "is not sent"),
+            (
+                "DELETE, url: \"https://h.example/{node}\"",
+                "POST, url: \"https://h.example\", body: { node: \"{node}\" }",
+                "is not sent",
+            ),
+            ("{ check: true }", "{ chekc: true }", "`chekc` in `dry_run` is no argument"),
+        ] {
+            let error = sends(from, to).unwrap_err();
+            assert!(error.contains("drop.yaml: line ") && error.contains(expect), "{to}: {error}");
+        }
+    }
+
+    #[test]
     fn a_callback_is_about_one_call_and_of_one_source() {
         const JOB: &str = "name: ci.run\ndescription: Runs a job.\nkind: activity\neffect: external\n\
                            input: { type: object, properties: { n: { type: integer } }, additionalProperties: false }\n\

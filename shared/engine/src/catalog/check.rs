@@ -43,7 +43,7 @@ pub(super) fn problem(spec: &ToolSpec) -> Option<Problem<'_>> {
         .or_else(|| run_problem(&spec.run, &places))
         .or_else(|| spec.probe.as_ref().and_then(|probe| probe_problem(probe, &places)))
         .or_else(|| followed_problem(spec, &places.with_result()))
-        .or_else(|| dry_run_problem(spec, &places))
+        .or_else(|| dry_run_problem(spec))
 }
 
 /// What can't be done in the way that the file says it is.
@@ -242,7 +242,7 @@ fn followed_problem<'a>(spec: &'a ToolSpec, places: &Places<'_>) -> Option<Probl
     status.or_else(|| follow_ups.find_map(|FollowUp { http }| request_problem(http, places)))
 }
 
-fn dry_run_problem<'a>(spec: &'a ToolSpec, places: &Places<'_>) -> Option<Problem<'a>> {
+fn dry_run_problem(spec: &ToolSpec) -> Option<Problem<'_>> {
     let dry_run = spec.dry_run.as_ref()?;
     if spec.effect == Effect::Read {
         return Some(Problem::new("dry_run", "`dry_run` has nothing to try out: a `read` changes nothing"));
@@ -255,10 +255,43 @@ fn dry_run_problem<'a>(spec: &'a ToolSpec, places: &Places<'_>) -> Option<Proble
     if set.is_empty() {
         return Some(Problem::new("dry_run", "`dry_run` sets no argument, so it would be the call itself"));
     }
-    let arguments = places.arguments?;
-    let name = set.keys().find(|name| !arguments.contains_key(*name))?;
-    let words = format!("`{name}` in `dry_run` is no argument: `input` does not have it");
+    // Also of a schema that is open: what it does not name nobody has looked at.
+    if let Some(name) = set.keys().find(|name| spec.input["properties"].get(name.as_str()).is_none()) {
+        return Some(Problem::new(name, format!("`{name}` in `dry_run` is no argument: `input` does not have it")));
+    }
+    let name = set.keys().find(|name| !is_sent(&spec.run, name))?;
+    let words = format!("`{name}` in `dry_run` is not sent, as there is no place for it: it would be the call itself");
     Some(Problem::new(name, words))
+}
+
+/// Whether an argument makes a difference to what is done.
+fn is_sent(run: &ToolRun, argument: &str) -> bool {
+    match run {
+        ToolRun::Http(request) => {
+            // Then the arguments themselves are the body.
+            let whole = request.body.is_none() && ["POST", "PUT", "PATCH"].contains(&request.method.as_str());
+            let mut plain = std::iter::once(&request.url).chain(request.headers.values());
+            whole
+                || plain.any(|template| has_place(template, argument))
+                || request.body.as_ref().is_some_and(|body| body_has_place(body, argument))
+        }
+        // These only read, or go on by themselves: neither has a dry run by arguments.
+        ToolRun::Process(_) | ToolRun::Sql(_) => false,
+        ToolRun::Builtin(_) | ToolRun::Mcp(_) => true,
+    }
+}
+
+fn has_place(template: &str, argument: &str) -> bool {
+    places(template).any(|name| name.split('.').next() == Some(argument))
+}
+
+fn body_has_place(body: &Value, argument: &str) -> bool {
+    match body {
+        Value::String(text) => has_place(text, argument),
+        Value::Array(items) => items.iter().any(|item| body_has_place(item, argument)),
+        Value::Object(fields) => fields.values().any(|field| body_has_place(field, argument)),
+        _ => false,
+    }
 }
 
 /// What a tool says that it is tried out by, if there is no such tool that answers and only reads.
