@@ -5,10 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from .parts import pip_command
+from . import fetch
 from .problem import Problem, say
 
 PLAYWRIGHT = "playwright==1.65.2"
@@ -32,23 +31,12 @@ def chromium():
 
 
 def playwright(folder):
-    """Makes the module `playwright` importable, fetched into `folder` the first time: whole or not at all."""
+    """Makes the module `playwright` importable, fetched into `folder` the first time."""
     home = Path(folder) / f"browser-{hashlib.sha256(PLAYWRIGHT.encode()).hexdigest()[:12]}"
     if not home.exists():
         say("Getting what drives the browser (once) ...")
-        home.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, then moved there: another command may be fetching the same.
-        fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
-        words = [*pip_command(fresh), "install", "--quiet", "--disable-pip-version-check", "--target", str(fresh / "python")]
-        env = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
-        done = subprocess.run([*words, PLAYWRIGHT], env=env, capture_output=True, text=True)
-        if done.returncode != 0:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise Problem(f"pip could not install {PLAYWRIGHT}: {done.stderr.strip()[-400:]}")
-        try:
-            fresh.rename(home)
-        except OSError:
-            shutil.rmtree(fresh, ignore_errors=True)
+        with fetch.whole(home) as fresh:
+            fetch.pip_install([PLAYWRIGHT], fresh / "python", home.parent)
     sys.path.insert(0, str(home / "python"))
 
 

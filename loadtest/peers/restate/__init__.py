@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from local import Problem, say
+from local import Problem, fetch, say
 from local.health import get
 from local.process import Process
 
@@ -90,20 +90,14 @@ class Restate:
 
 
 def _install(package, home):
-    """Install into `home`, whole or not at all."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
-    try:
+    """Install into `home`."""
+    with fetch.whole(home) as fresh:
         (fresh / "package.json").write_bytes(package)
         words = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
         done = subprocess.run(words, cwd=fresh, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
             raise Problem(f"npm could not install Restate's server and SDK. It said: {said[0]}")
-        if not home.exists():
-            fresh.replace(home)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _free_ports(count):
