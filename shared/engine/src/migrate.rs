@@ -1,14 +1,53 @@
 //! Bringing a schema up to date, and giving each service's role the least that it needs.
 
+use std::sync::LazyLock;
+
 use kernel::{EventData, Role};
-use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
+use sqlx::{
+    AssertSqlSafe, Executor, PgConnection, Row, SqlSafeStr,
+    migrate::{Migration, MigrationType, Migrator},
+};
 
 use crate::{
     engine::connect,
     error::{EngineError, pg},
 };
 
-static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../schemas/postgres");
+/// Pairs of a file's name and what is in it.
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../schemas/postgres/", $name, ".sql")))),*]
+    };
+}
+
+/// All of `schemas/postgres`, in the order of their numbers.
+const FILES: &[(&str, &str)] = files![
+    "0001_log",
+    "0002_append",
+    "0003_steady_append",
+    "0004_claims_and_retention",
+    "0005_one_log",
+    "0006_children_and_freezes",
+    "0007_mcp",
+    "0008_schedules",
+    "0009_verified_waits",
+    "0010_services",
+    "0013_retention_of_signals",
+    "0016_memory_and_knowledge",
+    "0017_doors",
+    "0018_people",
+    "0019_one_round_trip",
+];
+
+static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    let migration = |(name, sql): &(&'static str, &'static str)| {
+        let (number, description) = name.split_once('_')?;
+        let number = number.parse().ok()?;
+        let description = description.replace('_', " ").into();
+        Some(Migration::new(number, description, MigrationType::Simple, sql.into_sql_str(), false))
+    };
+    Migrator::with_migrations(FILES.iter().filter_map(migration).collect())
+});
 
 /// Creates or updates `schema` in the database at `owner_url`, and the rights of the services' roles that exist there.
 ///
@@ -204,10 +243,24 @@ async fn run(connection: &mut PgConnection, sql: String, operation: &'static str
 
 #[cfg(test)]
 mod tests {
+    use super::{FILES, MIGRATIONS};
+
     /// Two of one number, as two branches leave them, would make the second unappliable.
     #[test]
     fn no_two_migrations_have_one_number() {
-        let numbers: Vec<i64> = super::MIGRATIONS.iter().map(|migration| migration.version).collect();
+        let numbers: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
         assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_a_migration() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schemas/postgres");
+        let mut there: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_suffix(".sql").map(str::to_owned))
+            .collect();
+        there.sort_unstable();
+        assert_eq!(there, FILES.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>());
+        assert_eq!(MIGRATIONS.iter().count(), FILES.len(), "a name without a number");
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use futures::{StreamExt, TryFutureExt, TryStreamExt, future::BoxFuture, stream::BoxStream};
 use sqlx::{
-    Describe, Either, Error, Execute, Executor, PgConnection, PgPool, Postgres, SqlStr, Transaction,
+    Either, Error, Execute, Executor, PgConnection, PgPool, Postgres, SqlStr, Transaction,
     pool::PoolConnection,
     postgres::{PgDatabaseError, PgQueryResult, PgRow, PgSeverity, PgStatement, PgTypeInfo},
 };
@@ -218,13 +218,6 @@ impl<'p> Executor<'p> for &'p Pool {
         'p: 'e,
     {
         Box::pin(self.ask(async |connection| connection.prepare_with(sql, parameters).await))
-    }
-
-    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, Error>>
-    where
-        'p: 'e,
-    {
-        Box::pin(self.ask(async |connection| connection.describe(sql).await))
     }
 }
 
