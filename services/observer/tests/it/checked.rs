@@ -1,57 +1,18 @@
 //! What the operator's own checks keep from the model of the end of an activity, and what holds while nobody can ask them.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
-};
-
-use bus::{ServeOptions, Serving};
 use kernel::RunId;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::common::{Activity, World};
+use crate::desk::Desk;
 
-/// The tool-executor's side of the question: what it was asked, and an answer of the test's own.
-struct Gate {
-    asked: Arc<Mutex<Vec<Value>>>,
-    /// While it is set, nobody is answered.
-    silent: Arc<AtomicBool>,
-    stop: CancellationToken,
-    serving: Serving,
-}
-
-impl Gate {
-    /// Says no to whatever has this word in it.
-    async fn open(world: &World, word: &'static str) -> Self {
-        let (asked, silent) = (Arc::<Mutex<Vec<Value>>>::default(), Arc::<AtomicBool>::default());
-        let stop = CancellationToken::new();
-        let (questions, quiet, end) = (asked.clone(), silent.clone(), stop.clone());
-        let handler = move |question: Value| {
-            let withheld = question.to_string().contains(word).then_some("the check `censor` says no: it is a secret");
-            questions.lock().unwrap().push(question);
-            let (is_quiet, end) = (quiet.load(Ordering::SeqCst), end.clone());
-            async move {
-                if is_quiet {
-                    end.cancelled().await;
-                }
-                Ok(json!({ "withheld": withheld }))
-            }
-        };
-        let options = ServeOptions::new("tool-executor", "check");
-        let serving = world.stack.bus().serve_json(options, handler, stop.clone()).await.unwrap();
-        world.stack.bus().flush().await.unwrap();
-        Self { asked, silent, stop, serving }
-    }
-
-    fn questions(&self) -> Vec<Value> {
-        self.asked.lock().unwrap().clone()
-    }
-
-    async fn close(self) {
-        self.stop.cancel();
-        self.serving.join().await;
-    }
+/// The tool-executor's side of the question: it says no to whatever has this word in it.
+async fn gate(world: &World, word: &'static str) -> Desk {
+    let answer = move |question: &Value| {
+        let withheld = question.to_string().contains(word).then_some("the check `censor` says no: it is a secret");
+        json!({ "withheld": withheld })
+    };
+    Desk::open(world, ("tool-executor", "check"), answer).await
 }
 
 /// Rules that tell of a failure at once, and a check of results.
@@ -75,7 +36,7 @@ async fn fails(build: &mut Activity, words: &str) {
 #[tokio::test]
 async fn what_a_check_keeps_back_is_nowhere_in_the_log_and_the_run_goes_on() {
     let world = World::new().await;
-    let gate = Gate::open(&world, "4711").await;
+    let gate = gate(&world, "4711").await;
     let observer = world.observer_with(|config| config.lease_millis = 30_000);
     let mut build = world.activity(&checked("deny")).await;
     build.say("working\npanic: the salary is 4711\n").await;
@@ -104,7 +65,7 @@ async fn what_a_check_keeps_back_is_nowhere_in_the_log_and_the_run_goes_on() {
 #[tokio::test]
 async fn what_a_check_lets_pass_is_told_as_ever() {
     let world = World::new().await;
-    let gate = Gate::open(&world, "4711").await;
+    let gate = gate(&world, "4711").await;
     let observer = world.observer_with(|config| config.lease_millis = 30_000);
     let mut build = world.activity(&checked("deny")).await;
     fails(&mut build, "the cache is gone").await;
@@ -140,8 +101,8 @@ async fn where_nobody_can_ask_the_checks_what_they_say_of_silence_holds() {
 #[tokio::test]
 async fn a_slow_check_holds_nobody_up_and_an_observer_may_die_meanwhile() {
     let world = World::new().await;
-    let gate = Gate::open(&world, "4711").await;
-    gate.silent.store(true, Ordering::SeqCst);
+    let gate = gate(&world, "4711").await;
+    gate.be_silent(true);
     let first = world.observer();
     let mut build = world.activity(&checked("deny")).await;
     fails(&mut build, "the salary is 4711").await;
@@ -152,7 +113,7 @@ async fn a_slow_check_holds_nobody_up_and_an_observer_may_die_meanwhile() {
     let state = world.state(build.run).await;
     assert!(state.calls.contains_key(&build.call), "nothing is told before there is an answer");
     drop(first);
-    gate.silent.store(false, Ordering::SeqCst);
+    gate.be_silent(false);
 
     let second = world.observer();
     world.concluded(&build).await;

@@ -6,6 +6,7 @@ mod checked;
 mod common;
 mod conclusions;
 mod crashes;
+mod desk;
 mod kills;
 mod listening;
 mod opinions;

@@ -1,11 +1,5 @@
 //! Second opinions: when one is asked for, what it changes, and what it cannot.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
-};
-
-use bus::{ServeOptions, Serving};
 use kernel::{
     RunId,
     budget::Usage,
@@ -13,9 +7,9 @@ use kernel::{
     opinion::{Opinion, SecondOpinion, Why},
 };
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use crate::common::World;
+use crate::desk::Desk;
 
 const ADVISED: &str =
     "  - tool: shell.run\n    packs: [generic]\n    settle: 60s\nobserver: { model: scripted:small }\n";
@@ -23,43 +17,9 @@ const ALONE: &str = "  - tool: shell.run\n    packs: [generic]\n    settle: 60s\
 /// A failure that the status hides.
 const HIDDEN: &str = "working\npanic: the cache is gone\nnothing more\n";
 
-/// The planner's side of the question: what it was asked, and an answer of the test's own.
-struct Desk {
-    asked: Arc<Mutex<Vec<Value>>>,
-    /// While it is set, nobody is answered.
-    silent: Arc<AtomicBool>,
-    stop: CancellationToken,
-    serving: Serving,
-}
-
-impl Desk {
-    async fn open(world: &World, answer: Value) -> Self {
-        let (asked, silent) = (Arc::<Mutex<Vec<Value>>>::default(), Arc::<AtomicBool>::default());
-        let stop = CancellationToken::new();
-        let (questions, quiet, end) = (asked.clone(), silent.clone(), stop.clone());
-        let handler = move |question: Value| {
-            questions.lock().unwrap().push(question);
-            let (answer, is_quiet, end) = (answer.clone(), quiet.load(Ordering::SeqCst), end.clone());
-            async move {
-                if is_quiet {
-                    end.cancelled().await;
-                }
-                Ok(answer)
-            }
-        };
-        let options = ServeOptions::new("planner", "classify");
-        let serving = world.stack.bus().serve_json(options, handler, stop.clone()).await.unwrap();
-        Self { asked, silent, stop, serving }
-    }
-
-    fn questions(&self) -> Vec<Value> {
-        self.asked.lock().unwrap().clone()
-    }
-
-    async fn close(self) {
-        self.stop.cancel();
-        self.serving.join().await;
-    }
+/// The planner's side of the question: it always says the same.
+async fn planner(world: &World, answer: Value) -> Desk {
+    Desk::open(world, ("planner", "classify"), move |_| answer.clone()).await
 }
 
 fn opinion(anomaly: bool, decision_needed: bool, why: Why) -> Value {
@@ -82,7 +42,7 @@ async fn recorded(world: &World, run: RunId) -> Vec<ObservationRecorded> {
 #[tokio::test]
 async fn an_opinion_wakes_where_the_rules_would_have_slept_and_is_paid_by_the_run() {
     let world = World::new().await;
-    let desk = Desk::open(&world, opinion(true, true, Why::Failed)).await;
+    let desk = planner(&world, opinion(true, true, Why::Failed)).await;
     // Who lost a partition would ask again, and this machine may be busy.
     let observer = world.observer_with(|config| config.lease_millis = 30_000);
     let mut build = world.activity(ADVISED).await;
@@ -115,7 +75,7 @@ async fn an_opinion_wakes_where_the_rules_would_have_slept_and_is_paid_by_the_ru
 #[tokio::test]
 async fn nobody_is_asked_unless_an_agent_says_so_and_the_rules_are_unsure() {
     let world = World::new().await;
-    let desk = Desk::open(&world, opinion(true, true, Why::Failed)).await;
+    let desk = planner(&world, opinion(true, true, Why::Failed)).await;
     let observer = world.observer();
     for (rules, body, code, decides) in [
         (ALONE, HIDDEN, 0, false),
@@ -160,14 +120,14 @@ async fn without_a_usable_answer_the_rules_word_stands() {
     };
     assert_eq!(rules(&unsure(&world).await).as_deref(), Some("unreachable"), "no planner is there");
 
-    let desk = Desk::open(&world, serde_json::json!({ "said": { "anomaly": "DROP ALL", "why": "because" } })).await;
+    let desk = planner(&world, serde_json::json!({ "said": { "anomaly": "DROP ALL", "why": "because" } })).await;
     assert_eq!(rules(&unsure(&world).await).as_deref(), Some("garbled"));
     desk.close().await;
 
-    let desk = Desk::open(&world, opinion(false, false, Why::Harmless)).await;
+    let desk = planner(&world, opinion(false, false, Why::Harmless)).await;
     assert_eq!(rules(&unsure(&world).await), None, "it agrees");
     observer.stop().await.unwrap();
-    desk.silent.store(true, Ordering::SeqCst);
+    desk.be_silent(true);
     let observer = world.observer_with(|config| config.opinion_seconds = 1);
     assert_eq!(rules(&unsure(&world).await).as_deref(), Some("late"));
     observer.stop().await.unwrap();
@@ -178,8 +138,8 @@ async fn without_a_usable_answer_the_rules_word_stands() {
 #[tokio::test]
 async fn who_is_slow_to_answer_holds_nobody_up_and_an_observer_may_die_meanwhile() {
     let world = World::new().await;
-    let desk = Desk::open(&world, opinion(true, true, Why::Incomplete)).await;
-    desk.silent.store(true, Ordering::SeqCst);
+    let desk = planner(&world, opinion(true, true, Why::Incomplete)).await;
+    desk.be_silent(true);
     let first = world.observer_with(|config| config.opinion_seconds = 60);
     let mut build = world.activity(ADVISED).await;
     build.say(HIDDEN).await;
@@ -196,7 +156,7 @@ async fn who_is_slow_to_answer_holds_nobody_up_and_an_observer_may_die_meanwhile
     let state = world.state(build.run).await;
     assert!(state.calls.contains_key(&build.call), "nothing is told before there is an answer");
     drop(first);
-    desk.silent.store(false, Ordering::SeqCst);
+    desk.be_silent(false);
 
     let second = world.observer();
     world.concluded(&build).await;
