@@ -82,15 +82,15 @@ pub(crate) async fn answer(
 }
 
 async fn ask(
-    call: CallId,
+    attempt: CallId,
     command: ProcessCommand,
     (confinement, groups): (Confinement, Groups),
     (most, within): (usize, Duration),
     unwanted: impl Future<Output = ()>,
 ) -> io::Result<Answer> {
-    let (group, caps) = (groups.of(call), command.caps);
-    let begun = begin(call, command, confinement, group.clone()).await?;
-    let processes = Processes::of(call, begun.pid, group.clone());
+    let (group, caps) = (groups.of(attempt), command.caps);
+    let begun = begin(attempt, command, confinement, group.clone()).await?;
+    let processes = Processes::of(attempt, begun.pid, group.clone());
     let heard = ChildStdout::from_std(begun.output).and_then(|out| Ok((out, ChildStderr::from_std(begun.errors)?)));
     let (output, errors) = match heard {
         Ok(heard) => heard,
@@ -107,7 +107,7 @@ async fn ask(
         biased;
         ended = begun.ended => ended_by(&ended),
         Ok(()) = is_full => End::TooMuch,
-        reason = used_up(limits::Command { call, leader: Some(begun.pid), group }, caps) => End::Beyond(reason),
+        reason = used_up(limits::Command { call: attempt, leader: Some(begun.pid), group }, caps) => End::Beyond(reason),
         () = unwanted => End::Unwanted,
         () = tokio::time::sleep(within) => End::TimedOut,
     };
@@ -163,10 +163,10 @@ struct Begun {
 }
 
 /// Starts it from a thread of its own, since what is started has the bounds of the thread that starts it, and ends with it.
-async fn begin(call: CallId, command: ProcessCommand, confinement: Confinement, group: Group) -> io::Result<Begun> {
+async fn begin(attempt: CallId, command: ProcessCommand, confinement: Confinement, group: Group) -> io::Result<Begun> {
     let (told, begun) = oneshot::channel();
     std::thread::Builder::new().name("answer".to_owned()).stack_size(512 * 1024).spawn(move || {
-        let started = start(call, &command, &confinement, &group).and_then(|mut child| {
+        let started = start(attempt, &command, &confinement, &group).and_then(|mut child| {
             let none = || io::Error::other("a program has no output");
             let (output, errors) = (child.stdout.take().ok_or_else(none)?, child.stderr.take().ok_or_else(none)?);
             let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
@@ -184,7 +184,7 @@ async fn begin(call: CallId, command: ProcessCommand, confinement: Confinement, 
     begun.await.unwrap_or_else(|_| Err(io::Error::other("the thread that starts the program is gone")))
 }
 
-fn start(call: CallId, command: &ProcessCommand, confinement: &Confinement, group: &Group) -> io::Result<Child> {
+fn start(attempt: CallId, command: &ProcessCommand, confinement: &Confinement, group: &Group) -> io::Result<Child> {
     let door = group.create(command.caps.processes)?;
     confinement.enter(&command.bounds).map_err(io::Error::other)?;
     let mut shell = Command::new("/bin/sh");
@@ -194,7 +194,7 @@ fn start(call: CallId, command: &ProcessCommand, confinement: &Confinement, grou
         .env_clear()
         .envs(&command.env)
         .env("TMPDIR", &command.cwd)
-        .env(MARK, call.to_string())
+        .env(MARK, attempt.to_string())
         .current_dir(&command.cwd)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
