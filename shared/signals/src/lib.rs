@@ -6,13 +6,16 @@
 //! | to change | open |
 //! | --- | --- |
 //! | what is kept of a record | `record.rs` |
+//! | how bad it is | `severity.rs` |
 //! | what a message may hold | `message.rs` |
 //! | OTLP | `otlp/` |
 
 mod message;
 mod otlp;
 mod record;
+mod severity;
 
 pub use message::{Batch, MAX_MESSAGE_BYTES, batches, lines};
 pub use otlp::{DecodeError, Decoded, Encoding, Kind, decode};
-pub use record::{MAX_ATTRIBUTES, MAX_BODY_BYTES, Record, Severity};
+pub use record::{MAX_ATTRIBUTES, MAX_BODY_BYTES, Record};
+pub use severity::Severity;

@@ -1,12 +1,14 @@
 //! A record: what a service said at one moment.
 
-use std::{fmt::Write as _, str::FromStr, sync::LazyLock};
+use std::{fmt::Write as _, sync::LazyLock};
 
 use jiff::Timestamp;
 use memchr::memmem;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::severity::Severity;
 
 /// Most bytes of a record's text that are kept.
 pub const MAX_BODY_BYTES: usize = 32 * 1024;
@@ -20,78 +22,8 @@ const DEPTH: usize = 3;
 const CUT: &str = "escapement.cut_bytes";
 /// The attribute of a record that is a data point of a metric: the name of the metric.
 const POINT: &str = "escapement.point";
-/// How far into a line its severity is looked for.
-const SEVERITY_WITHIN: usize = 120;
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Finer than debugging.
-    Trace,
-    /// For those who debug.
-    Debug,
-    /// Ordinary.
-    Info,
-    /// Perhaps a fault.
-    Warn,
-    /// A fault.
-    Error,
-    /// The end.
-    Fatal,
-}
-
-impl Severity {
-    /// From the number that OTLP gives it, 1 to 24.
-    #[must_use]
-    pub const fn from_number(number: i64) -> Option<Self> {
-        match number {
-            1..=4 => Some(Self::Trace),
-            5..=8 => Some(Self::Debug),
-            9..=12 => Some(Self::Info),
-            13..=16 => Some(Self::Warn),
-            17..=20 => Some(Self::Error),
-            21..=24 => Some(Self::Fatal),
-            _ => None,
-        }
-    }
-
-    /// Whether it is a fault.
-    #[must_use]
-    pub fn is_fault(self) -> bool {
-        self >= Self::Error
-    }
-
-    /// The first word near the start of a line that names a severity in capitals, as most loggers write it.
-    fn in_text(text: &str) -> Option<Self> {
-        let end = (0..=text.len().min(SEVERITY_WITHIN)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let words = text[..end].split(|letter: char| !letter.is_ascii_alphanumeric());
-        words
-            .filter(|word| (4..=8).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_uppercase()))
-            .find_map(|word| match word {
-                "INFORMATION" => None,
-                word => word.parse().ok(),
-            })
-    }
-}
-
-impl FromStr for Severity {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        // OTLP also knows `ERROR2` and so on.
-        let word = text.trim().trim_end_matches(|letter: char| letter.is_ascii_digit()).to_ascii_lowercase();
-        Ok(match word.as_str() {
-            "trace" | "finest" | "finer" => Self::Trace,
-            "debug" | "fine" | "verbose" => Self::Debug,
-            "info" | "information" | "informational" | "notice" => Self::Info,
-            "warn" | "warning" => Self::Warn,
-            "error" | "err" | "severe" => Self::Error,
-            "fatal" | "critical" | "crit" | "alert" | "emerg" | "emergency" | "panic" => Self::Fatal,
-            _ => return Err(()),
-        })
-    }
-}
+/// The attribute of a data point that does not say how much it is in all, but how much came since the point before it.
+const DELTA: &str = "escapement.delta";
 
 /// What a service said at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -217,7 +149,7 @@ impl Record {
             }
             scalar => scalar,
         };
-        if self.attributes.len() < MAX_ATTRIBUTES || name == CUT || name == POINT {
+        if self.attributes.len() < MAX_ATTRIBUTES || name == CUT || is_mark(name) {
             self.attributes.insert(cut(name, ATTRIBUTE_BYTES).to_owned(), value);
         }
     }
@@ -268,9 +200,26 @@ impl Record {
         number.is_finite().then_some(number)
     }
 
-    /// Notes that it is a data point of this metric.
-    pub(crate) fn set_point(&mut self, metric: &str) {
+    /// Notes that it is a data point of this metric, of delta temporality or not.
+    pub(crate) fn set_point(&mut self, metric: &str, is_delta: bool) {
         self.attributes.insert(POINT.to_owned(), cut(metric, ATTRIBUTE_BYTES).into());
+        if is_delta {
+            self.attributes.insert(DELTA.to_owned(), true.into());
+        }
+    }
+
+    /// Whether the number under this name is only what came since the data point before: of a sum, or of the count or sum of a
+    /// histogram. Any other number is what it is in all.
+    #[must_use]
+    pub fn is_delta(&self, name: &str) -> bool {
+        let Some(metric) = self.attributes.get(POINT).and_then(Value::as_str) else { return false };
+        self.attributes.get(DELTA) == Some(&Value::Bool(true))
+            && match name.strip_prefix(metric) {
+                Some(".count" | ".sum") => true,
+                // The mean of a histogram is none.
+                Some("") => !self.attributes.contains_key(&format!("{metric}.count")),
+                _ => false,
+            }
     }
 
     /// The labels of a data point of a metric: what it says beside its numbers. None of any other record.
@@ -279,7 +228,7 @@ impl Record {
         let metric = self.attributes.get(POINT)?.as_str()?;
         let is_number = move |name: &str| matches!(name.strip_prefix(metric), Some("" | ".count" | ".sum"));
         let all = self.attributes.iter().map(|(name, value)| (name.as_str(), value));
-        Some(all.filter(move |(name, _)| *name != POINT && !is_number(name)))
+        Some(all.filter(move |(name, _)| !is_mark(name) && !is_number(name)))
     }
 
     /// Whether an attribute says this, as a text.
@@ -294,7 +243,7 @@ impl Record {
     pub fn shown(&self) -> String {
         let mut shown = self.body.clone();
         if shown.is_empty() {
-            for (name, value) in self.attributes.iter().filter(|(name, _)| *name != POINT) {
+            for (name, value) in self.attributes.iter().filter(|(name, _)| !is_mark(name)) {
                 let separator = if shown.is_empty() { "" } else { " " };
                 // Writing to a String can't fail.
                 let _ = write!(shown, "{separator}{name}={value}");
@@ -307,6 +256,11 @@ impl Record {
             _ => shown,
         }
     }
+}
+
+/// Whether an attribute is our own word about a data point.
+fn is_mark(name: &str) -> bool {
+    name == POINT || name == DELTA
 }
 
 /// Whether `word` stands in `text` and is no part of a longer word.

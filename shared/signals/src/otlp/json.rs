@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{DecodeError, Decoded, Kind, Origin, nanos};
-use crate::record::{Record, Severity};
+use crate::{record::Record, severity::Severity};
 
 pub(super) fn decode(kind: Kind, document: &Value) -> Result<Decoded, DecodeError> {
     let (resources, scopes, items) = match kind {
@@ -74,20 +74,24 @@ fn severity(value: &Value) -> Option<Severity> {
 
 fn points(metric: &Map<String, Value>) -> Vec<Record> {
     let name = metric.get("name").and_then(Value::as_str).unwrap_or_default();
-    let of = |kind: &str| metric.get(kind).map(|data| list(&data["dataPoints"])).unwrap_or_default();
-    let numbers = of("gauge").iter().chain(of("sum")).map(|point| {
+    let of = |kind: &str| {
+        let data = metric.get(kind).unwrap_or(&Value::Null);
+        let is_delta = is_delta(&data["aggregationTemporality"]);
+        list(&data["dataPoints"]).iter().map(move |point| (point, is_delta))
+    };
+    let numbers = of("gauge").chain(of("sum")).map(|(point, is_delta)| {
         let mut record = Record { time: unsigned(&point["timeUnixNano"]).and_then(nanos), ..Record::default() };
         let number = point["asDouble"].as_f64().map(|number| json!(number));
         let number = number.or_else(|| signed(&point["asInt"]).map(|number| json!(number)));
-        record.set_point(name);
+        record.set_point(name, is_delta);
         record.add(name, number.unwrap_or(Value::Null), 0);
         attributes(&mut record, point.get("attributes"));
         record
     });
-    let histograms = of("histogram").iter().map(|point| {
+    let histograms = of("histogram").map(|(point, is_delta)| {
         let mut record = Record { time: unsigned(&point["timeUnixNano"]).and_then(nanos), ..Record::default() };
         let (count, sum) = (unsigned(&point["count"]).unwrap_or(0), point["sum"].as_f64());
-        record.set_point(name);
+        record.set_point(name, is_delta);
         record.add(&format!("{name}.count"), json!(count), 0);
         record.add(&format!("{name}.sum"), json!(sum), 0);
         if let (Some(sum), true) = (sum, count > 0) {
@@ -97,6 +101,11 @@ fn points(metric: &Map<String, Value>) -> Vec<Record> {
         record
     });
     numbers.chain(histograms).collect()
+}
+
+/// Whether a temporality is delta, as a number or by its name.
+fn is_delta(temporality: &Value) -> bool {
+    temporality.as_i64() == Some(1) || temporality.as_str() == Some("AGGREGATION_TEMPORALITY_DELTA")
 }
 
 fn attributes(record: &mut Record, attributes: Option<&Value>) {

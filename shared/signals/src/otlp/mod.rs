@@ -126,14 +126,17 @@ mod tests {
         collector::{logs::v1::ExportLogsServiceRequest, metrics::v1::ExportMetricsServiceRequest},
         common::v1::{AnyValue, KeyValue, any_value},
         logs::v1::{LogRecord, ResourceLogs, ScopeLogs},
-        metrics::v1::{Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, metric, number_data_point},
+        metrics::v1::{
+            AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics,
+            ScopeMetrics, Sum, metric, number_data_point,
+        },
         resource::v1::Resource,
     };
     use proptest::prelude::*;
     use prost::Message as _;
 
     use super::*;
-    use crate::record::Severity;
+    use crate::severity::Severity;
 
     fn text(text: &str) -> AnyValue {
         AnyValue { value: Some(any_value::Value::StringValue(text.into())) }
@@ -189,20 +192,29 @@ mod tests {
         assert!(decode(Kind::Logs, Encoding::Protobuf, b"\xff\xff").is_err());
     }
 
-    #[test]
-    fn points_of_metrics_are_numbers_by_name() {
-        let value = Some(number_data_point::Value::AsInt(42));
-        let labels = vec![attribute("status", any_value::Value::IntValue(500))];
-        let time_unix_nano = 1_767_323_045_000_000_000;
-        let point = NumberDataPoint { value, time_unix_nano, attributes: labels, ..NumberDataPoint::default() };
-        let data = Some(metric::Data::Gauge(Gauge { data_points: vec![point] }));
-        let metrics = vec![Metric { name: "queue.depth".into(), data, ..Metric::default() }];
+    /// The records of one metric of `orders`, which come out the same of both encodings.
+    fn points(name: &str, data: metric::Data) -> Vec<Record> {
+        let metrics = vec![Metric { name: name.into(), data: Some(data), ..Metric::default() }];
         let scope_metrics = vec![ScopeMetrics { metrics, ..ScopeMetrics::default() }];
         let resource_metrics =
             vec![ResourceMetrics { resource: resource("orders"), scope_metrics, ..ResourceMetrics::default() }];
         let request = ExportMetricsServiceRequest { resource_metrics };
         let protobuf = decode(Kind::Metrics, Encoding::Protobuf, &request.encode_to_vec()).unwrap();
-        let record = &protobuf.records[0].1;
+        let json = serde_json::to_vec(&request).unwrap();
+        assert_eq!(decode(Kind::Metrics, Encoding::Json, &json).unwrap(), protobuf);
+        protobuf.records.into_iter().map(|(_, record)| record).collect()
+    }
+
+    fn number(value: i64, labels: Vec<KeyValue>) -> NumberDataPoint {
+        let value = Some(number_data_point::Value::AsInt(value));
+        let time_unix_nano = 1_767_323_045_000_000_000;
+        NumberDataPoint { value, time_unix_nano, attributes: labels, ..NumberDataPoint::default() }
+    }
+
+    #[test]
+    fn points_of_metrics_are_numbers_by_name() {
+        let point = number(42, vec![attribute("status", any_value::Value::IntValue(500))]);
+        let record = &points("queue.depth", metric::Data::Gauge(Gauge { data_points: vec![point] }))[0];
         assert_eq!(record.number("queue.depth"), Some(42.0));
         assert_eq!(record.labels().unwrap().collect::<Vec<_>>(), [("status", &Value::from(500))]);
         assert!(record.says("status", "500") && !record.says("status", "5"));
@@ -210,8 +222,34 @@ mod tests {
         // It is one also after it was brought to the bus and read there.
         let read = Record::from_line(&serde_json::to_vec(record).unwrap());
         assert_eq!(read.labels().map(Iterator::count), Some(1));
-        let json = serde_json::to_vec(&request).unwrap();
-        assert_eq!(decode(Kind::Metrics, Encoding::Json, &json).unwrap(), protobuf);
+    }
+
+    #[test]
+    fn what_came_since_the_point_before_is_told_from_what_there_is_in_all() {
+        use AggregationTemporality::{Cumulative, Delta, Unspecified};
+
+        for (temporality, is_delta) in [(Delta, true), (Cumulative, false), (Unspecified, false)] {
+            let aggregation_temporality = temporality as i32;
+            // As many labels as are kept: our own words come first.
+            let label = |n| attribute(&format!("a{n:02}"), any_value::Value::IntValue(n));
+            let data_points = vec![number(3, (0..64).map(label).collect())];
+            let sum = Sum { data_points, aggregation_temporality, is_monotonic: true };
+            let point = HistogramDataPoint { count: 4, sum: Some(10.0), ..HistogramDataPoint::default() };
+            let histogram = Histogram { data_points: vec![point], aggregation_temporality };
+            let sum = points("n", metric::Data::Sum(sum)).remove(0);
+            let histogram = points("n", metric::Data::Histogram(histogram)).remove(0);
+            for read in [sum.clone(), Record::from_line(&serde_json::to_vec(&sum).unwrap())] {
+                assert_eq!((read.number("n"), read.is_delta("n")), (Some(3.0), is_delta), "{temporality:?}");
+                assert!(!read.is_delta("n.sum.of") && !read.is_delta("a00"));
+            }
+            assert!(!histogram.shown().contains("escapement"), "{}", histogram.shown());
+            assert_eq!(histogram.labels().map(Iterator::count), Some(0));
+            assert_eq!((histogram.is_delta("n.count"), histogram.is_delta("n.sum")), (is_delta, is_delta));
+            assert!(!histogram.is_delta("n"), "a mean is one in any case");
+        }
+        let named = br#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"n","sum":
+            {"aggregationTemporality":"AGGREGATION_TEMPORALITY_DELTA","dataPoints":[{"asInt":"3"}]}}]}]}]}"#;
+        assert!(decode(Kind::Metrics, Encoding::Json, named).unwrap().records[0].1.is_delta("n"));
     }
 
     /// Few by default, many with `ESC_TEST_LONG=1`.

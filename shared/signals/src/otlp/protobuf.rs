@@ -4,14 +4,14 @@ use opentelemetry_proto::tonic::{
     collector::{logs::v1::ExportLogsServiceRequest, metrics::v1::ExportMetricsServiceRequest},
     common::v1::{AnyValue, KeyValue, any_value},
     logs::v1::LogRecord,
-    metrics::v1::{Metric, NumberDataPoint, metric, number_data_point},
+    metrics::v1::{AggregationTemporality, Metric, NumberDataPoint, metric, number_data_point},
     resource::v1::Resource,
 };
 use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::{DecodeError, Decoded, Origin, nanos};
-use crate::record::{Record, Severity};
+use crate::{record::Record, severity::Severity};
 
 pub(super) fn logs(body: &[u8]) -> Result<Decoded, DecodeError> {
     let request = ExportLogsServiceRequest::decode(body)?;
@@ -66,15 +66,22 @@ fn log(log: LogRecord) -> Record {
 
 fn points(metric: Metric) -> Vec<Record> {
     let name = metric.name;
+    let is_delta = |temporality: i32| temporality == AggregationTemporality::Delta as i32;
     match metric.data {
-        Some(metric::Data::Gauge(gauge)) => gauge.data_points.into_iter().map(|each| point(&name, each)).collect(),
-        Some(metric::Data::Sum(sum)) => sum.data_points.into_iter().map(|each| point(&name, each)).collect(),
+        Some(metric::Data::Gauge(gauge)) => {
+            gauge.data_points.into_iter().map(|each| point(&name, false, each)).collect()
+        }
+        Some(metric::Data::Sum(sum)) => {
+            let is_delta = is_delta(sum.aggregation_temporality);
+            sum.data_points.into_iter().map(|each| point(&name, is_delta, each)).collect()
+        }
         Some(metric::Data::Histogram(histogram)) => {
+            let is_delta = is_delta(histogram.aggregation_temporality);
             let points = histogram.data_points.into_iter();
             points
                 .map(|each| {
                     let mut record = Record { time: nanos(each.time_unix_nano), ..Record::default() };
-                    record.set_point(&name);
+                    record.set_point(&name, is_delta);
                     record.add(&format!("{name}.count"), json!(each.count), 0);
                     record.add(&format!("{name}.sum"), json!(each.sum), 0);
                     if let (Some(sum), true) = (each.sum, each.count > 0) {
@@ -90,9 +97,9 @@ fn points(metric: Metric) -> Vec<Record> {
     }
 }
 
-fn point(name: &str, point: NumberDataPoint) -> Record {
+fn point(name: &str, is_delta: bool, point: NumberDataPoint) -> Record {
     let mut record = Record { time: nanos(point.time_unix_nano), ..Record::default() };
-    record.set_point(name);
+    record.set_point(name, is_delta);
     match point.value {
         Some(number_data_point::Value::AsDouble(number)) => record.add(name, json!(number), 0),
         Some(number_data_point::Value::AsInt(number)) => record.add(name, json!(number), 0),

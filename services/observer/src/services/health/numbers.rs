@@ -18,6 +18,8 @@ const SERIES: usize = 512;
 /// Steps by which a number has risen that are kept, and those of all series together; beyond, the oldest two become one.
 const STEPS: usize = 32;
 const ALL_STEPS: usize = 2048;
+/// The largest sum: two of them are still a number.
+const MOST: f64 = f64::MAX / 2.0;
 /// How long a series may be quiet, at least, until it is gone.
 const GONE: i64 = 300_000;
 
@@ -32,7 +34,7 @@ pub(super) struct Numbers(BTreeMap<u64, Series>);
 struct Series {
     /// When it was heard of last, in milliseconds.
     at: i64,
-    /// What it was then.
+    /// What it was then; of one that says what came since the last time, all that has come since it is known.
     last: f64,
     /// When it rose, and by how much.
     #[serde(skip_serializing_if = "VecDeque::is_empty")]
@@ -55,14 +57,13 @@ impl Numbers {
         let steps = (ALL_STEPS / (self.0.len() + 1)).min(STEPS);
         let is_new = !self.0.contains_key(&key);
         let series = self.0.entry(key).or_default();
-        // A counter that is lower than it was has begun anew, and has counted this much since.
-        let rise = if number >= series.last { number - series.last } else { number };
-        (series.at, series.last) = (series.at.max(now), number);
+        let rise = series.rise(number, is_new, record.is_delta(&limit.name));
+        series.at = series.at.max(now);
         if !limit.rise {
-            return is_beyond(limit, number);
+            return is_beyond(limit, series.last);
         }
         // What is not finite can't be stored: whoever reads it again would know nothing of the service.
-        if is_new || rise <= 0.0 || !rise.is_finite() {
+        if rise <= 0.0 || !rise.is_finite() {
             return false;
         }
         series.rises.retain(|(at, _)| now.saturating_sub(*at) < over);
@@ -70,7 +71,7 @@ impl Numbers {
         while series.rises.len() > steps
             && let (Some((_, first)), Some(second)) = (series.rises.pop_front(), series.rises.front_mut())
         {
-            second.1 = (second.1 + first).min(f64::MAX / 2.0);
+            second.1 = (second.1 + first).min(MOST);
         }
         true
     }
@@ -87,6 +88,25 @@ impl Numbers {
         }
         let latest = self.0.values().map(|series| series.last);
         if limit.above.is_some() { latest.max_by(f64::total_cmp) } else { latest.min_by(f64::total_cmp) }
+    }
+}
+
+impl Series {
+    /// Takes the next number, and gives by how much it rose.
+    fn rise(&mut self, number: f64, is_new: bool, is_delta: bool) -> f64 {
+        if is_delta {
+            // It has come since the last time, also if nothing was heard of that.
+            self.last = (self.last + number).clamp(-MOST, MOST);
+            return number;
+        }
+        let before = std::mem::replace(&mut self.last, number);
+        match (is_new, number >= before) {
+            // Whatever it was before is no rise.
+            (true, _) => 0.0,
+            (_, true) => number - before,
+            // A counter that is lower than it was has begun anew, and has counted this much since.
+            (_, false) => number,
+        }
     }
 }
 

@@ -150,6 +150,34 @@ fn a_counter_is_judged_by_how_much_it_rises() {
 }
 
 #[test]
+fn a_counter_that_only_says_what_came_is_added_up() {
+    let over = Some(units::Duration::from_secs(60));
+    let field = FieldLimit { name: "errors".into(), above: Some(5.0), over, ..FieldLimit::default() };
+    let said = |pod: &str, came: f64| point("errors", &json!({ "pod": pod, "escapement.delta": true }), came);
+    // What came of both pods within a minute.
+    let rises = FieldLimit { rise: true, ..field.clone() };
+    let mut story = Story::new(HealthRule { field: Some(rises), ..rule() });
+    for (second, pod, came) in [(0, "one", 2.0), (10, "two", 3.0), (20, "one", 0.0), (30, "one", 1.0)] {
+        story.say(second, &said(pod, came));
+    }
+    assert_eq!(story.told, [(30, true)], "the first of each counts as well");
+    assert_eq!(story.health.lines.len(), 3, "that nothing came is no evidence");
+    for second in (40..200).step_by(10) {
+        story.say(second, &said("two", if second == 50 { 2.0 } else { 0.0 }));
+    }
+    // At 60 there are six again, as two have left and two have come; at 70 three of them have left.
+    assert_eq!(story.told, [(30, true), (100, false)]);
+
+    // All that came of one since it is known: it does not begin anew because less came than before.
+    let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
+    for (second, came) in [(0, 4.0), (10, 1.0), (20, 1.0), (30, -3.0), (70, 0.0)] {
+        story.say(second, &said("one", came));
+        story.say(second, &said("two", 1.0));
+    }
+    assert_eq!(story.told, [(20, true), (70, false)]);
+}
+
+#[test]
 fn quantiles_need_enough_numbers() {
     let field = FieldLimit { name: "ms".into(), above: Some(500.0), quantile: Some(0.9), ..FieldLimit::default() };
     let mut story = Story::new(HealthRule { field: Some(field), ..rule() });
@@ -232,6 +260,7 @@ fn the_largest_numbers_leave_what_is_in_mind_readable() {
         let number = [-1.7e308, 1.7e308, 0.0, 1.7e308][second % 4];
         // This reads again what it has stored.
         story.say(second as i64, &json!({ "n": number }).to_string());
+        story.say(second as i64, &point("n", &json!({ "escapement.delta": true }), 1.7e308));
     }
     assert!(story.told.iter().any(|(_, firing)| *firing), "{:?}", story.told);
 }
