@@ -19,6 +19,7 @@ use crate::{
     digest::digest,
 };
 
+pub(crate) use check::unnamed;
 pub use schemas::file_schemas;
 
 /// The declarations that ship with the program: what the tool-executor can do by itself.

@@ -85,22 +85,19 @@ fn spec(server: &McpServer, tool: &Tool) -> Result<ToolSpec, String> {
     let open_world = tool.annotations.as_ref().and_then(|said| said.open_world_hint) == Some(true);
     let part = McpPart::Tool(tool.name.to_string());
     let run = McpRun { server: server.name.clone(), part, words: trust, open_world };
-    let set = declared.dry_run.as_ref().filter(|set| !set.is_empty() && effect != Effect::Read);
-    // What a server does not know it usually drops, and does what it would without.
-    let unknown = set.and_then(|set| set.keys().find(|key| input["properties"].get(key.as_str()).is_none()));
-    if let Some(argument) = unknown {
-        let (server, tool) = (&server.name, &*tool.name);
-        tracing::warn!(server, tool, argument, "a tool of an MCP server has no `dry_run`: it takes no such argument");
-    }
-    let set = set.filter(|_| unknown.is_none()).cloned();
-    Ok(ToolSpec {
-        dry_run: set.map(DryRun::Arguments),
+    let mut spec = ToolSpec {
+        dry_run: declared.dry_run.clone().map(DryRun::Arguments),
         description: own_words.cloned().unwrap_or_else(|| words::description(&server.name, said)),
         output,
         idempotent,
         timeout: declared.timeout.unwrap_or(server.timeouts.call),
         ..ToolSpec::new(server.tool_name(&tool.name), input, effect, ToolRun::Mcp(run))
-    })
+    };
+    if let Some(argument) = engine::take_unsound_dry_run(&mut spec) {
+        let (server, tool) = (&server.name, &*tool.name);
+        tracing::warn!(server, tool, argument, "a tool of an MCP server has no `dry_run`: it takes no such argument");
+    }
+    Ok(spec)
 }
 
 /// What the operator declared, or nothing good; and what the server itself says, if that is worse.

@@ -255,13 +255,17 @@ fn dry_run_problem(spec: &ToolSpec) -> Option<Problem<'_>> {
     if set.is_empty() {
         return Some(Problem::new("dry_run", "`dry_run` sets no argument, so it would be the call itself"));
     }
-    // Also of a schema that is open: what it does not name nobody has looked at.
-    if let Some(name) = set.keys().find(|name| spec.input["properties"].get(name.as_str()).is_none()) {
+    if let Some(name) = unnamed(set, &spec.input) {
         return Some(Problem::new(name, format!("`{name}` in `dry_run` is no argument: `input` does not have it")));
     }
     let name = set.keys().find(|name| !is_sent(&spec.run, name))?;
     let words = format!("`{name}` in `dry_run` is not sent, as there is no place for it: it would be the call itself");
     Some(Problem::new(name, words))
+}
+
+/// The first of these arguments that a schema does not name, also if it is open: nobody has looked at what that would do.
+pub(crate) fn unnamed<'a>(set: &'a Map<String, Value>, input: &Value) -> Option<&'a str> {
+    set.keys().map(String::as_str).find(|name| input["properties"].get(name).is_none())
 }
 
 /// Whether an argument makes a difference to what is done.

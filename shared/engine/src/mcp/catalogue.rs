@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use kernel::{CallId, RunId, Timestamp, tool::ToolSpec};
 use sqlx::{PgConnection, Row as _, postgres::PgRow};
 
+use super::take_unsound_dry_run;
 use crate::{
     digest::digest,
     error::{EngineError, pg},
@@ -289,7 +290,11 @@ async fn forget_old(connection: &mut PgConnection, server: &str) -> Result<(), s
     Ok(())
 }
 
+/// A version as it is stored, but for a dry run that whoever wrote it did not look at closely enough: a run that holds on to
+/// that version may not be harmed by it.
 fn tool(row: &PgRow) -> Result<McpTool, sqlx::Error> {
     let row = Cells(row);
-    Ok(McpTool { spec: Arc::new(row.json("spec")?), digest: row.get("digest")? })
+    let mut spec: ToolSpec = row.json("spec")?;
+    take_unsound_dry_run(&mut spec);
+    Ok(McpTool { spec: Arc::new(spec), digest: row.get("digest")? })
 }
