@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::{EngineError, SubmitError};
+use jiff::Timestamp;
 use kernel::agent::{AgentSpec, Allow};
-use kernel::call::{Call, CallFailure, CallRequest, CallResult, Evidence, Observation, SignalCounts};
+use kernel::call::{Attempt, Call, CallFailure, CallRequest, CallResult, Evidence, Observation, SignalCounts};
 use kernel::command::{Command, DenyCall, FailCall};
 use kernel::tool::{CallKind, DryRun, Effect};
 use kernel::{Block, RunState};
@@ -18,7 +19,8 @@ use serde_json::{Map, Value};
 
 use crate::dispatch::{Dispatcher, Next};
 use crate::limits::{self, Asking, Wait};
-use crate::outcome::{Content, ToolError};
+use crate::outcome::{Content, Happened, ToolError};
+use crate::perform::{self, OVERTIME, SOON};
 use crate::pipeline::{Looked, Pipeline, Ready};
 use crate::provenance::{self, Known};
 use crate::registry::{Refusal, Tool};
@@ -26,10 +28,6 @@ use crate::results::Origin;
 use crate::task::Task;
 use crate::tools::{Invocation, Means};
 
-/// The longest pause before it is tried again: nothing that lasts longer is worth holding a call for.
-const SOON: Duration = Duration::from_secs(3);
-/// What a tool has on top of its time-out to notice it by itself.
-const OVERTIME: Duration = Duration::from_secs(1);
 /// What is shown of what came of it.
 const SHOWN: usize = 4 * 1024;
 /// A dry run that fails denies the call, by this name.
@@ -42,6 +40,14 @@ pub(crate) struct Rehearsal {
     means: Means,
     arguments: Map<String, Value>,
     allow: Allow,
+}
+
+/// It can't be tried out now: the call has to wait for longer than it is held.
+struct Later {
+    wait: Duration,
+    reason: &'static str,
+    /// What failed, if anything was tried: it is one of the call's attempts, so that it does not go on for ever.
+    attempt: Option<Attempt>,
 }
 
 impl Pipeline {
@@ -135,6 +141,24 @@ fn name(task: &Task) -> String {
     format!("{}.dry-run", task.call.request.tool)
 }
 
+/// What is asked of the limits before it is tried out, for `name` at `target`; nothing if all of it was asked for the call.
+fn asking<'a>(
+    task: &'a Task,
+    rehearsal: &'a Rehearsal,
+    (name, target): (&'a str, Option<&'a str>),
+    admitted: Option<&Ready>,
+) -> Option<Asking<'a>> {
+    let tool = &rehearsal.tool.spec;
+    let itself = tool.effect != Effect::Read;
+    // What a limit on the tool counts are calls.
+    let whole = Asking { tool: if itself { name } else { &tool.name }, tenant: Some(&task.state.tenant), target };
+    // Of what its call was admitted for nothing is asked twice: where a limit lets one through, it would be in its own way.
+    let Some(ready) = admitted else { return Some(whole) };
+    let call = limits::target(ready);
+    let other = target.filter(|target| call.as_deref() != Some(*target));
+    (!itself).then_some(Asking { tenant: None, target: other, ..whole })
+}
+
 /// What is in the way of a tool's dry run.
 fn of(tool: &Tool, refusal: &Refusal) -> Refusal {
     let Refusal { code, words } = refusal;
@@ -207,8 +231,8 @@ impl Dispatcher {
         let outcome = match self.try_out(task, rehearsal, admitted).await {
             Ok(outcome) => outcome,
             // Of a run that is ending there is no later.
-            Err(Wait { wait, reason, .. }) => {
-                return Ok(Err(self.put_off(task, wait, reason, None).await?.unwrap_or(Next::ACK)));
+            Err(Later { wait, reason, attempt }) => {
+                return Ok(Err(self.put_off(task, wait, reason, attempt).await?.unwrap_or(Next::ACK)));
             }
         };
         let word = if outcome.is_ok() { "passed" } else { "failed" };
@@ -228,49 +252,43 @@ impl Dispatcher {
         }
     }
 
-    /// Attempts, as many as the tool's file allows and as long as the pauses between them are short. Or none, if the first
-    /// has to wait for longer.
+    /// Attempts, as many as the tool's file allows: as long as the pauses between them are short, or again later.
     async fn try_out(
         &self,
         task: &Task,
         rehearsal: &Rehearsal,
         admitted: Option<&Ready>,
-    ) -> Result<Result<Content, ToolError>, Wait> {
+    ) -> Result<Result<Content, ToolError>, Later> {
         let Rehearsal { tool, means, arguments, allow } = rehearsal;
         let target = limits::target_of(means, arguments);
-        let (itself, name) = (tool.spec.effect != Effect::Read, name(task));
-        let whole = Asking {
-            // What a limit on the tool counts are calls.
-            tool: if itself { &name } else { &tool.spec.name },
-            tenant: Some(&task.state.tenant),
-            target: target.as_deref(),
-        };
-        // Of what its call was admitted for nothing is asked twice: where a limit lets one through, it would be in its own way.
-        let asking = match admitted {
-            None => Some(whole),
-            Some(_) if itself => None,
-            Some(ready) => {
-                let call = limits::target(ready);
-                Some(Asking {
-                    tenant: None,
-                    target: whole.target.filter(|target| call.as_deref() != Some(*target)),
-                    ..whole
-                })
-            }
-        };
+        let name = name(task);
+        let asking = asking(task, rehearsal, (&name, target.as_deref()), admitted);
         // The other side must not take the call itself for a repetition of this.
         let key = format!("{}-dry-run", task.idempotency_key);
         let timeout = tool.spec.timeout.std();
         let invocation = Invocation { idempotency_key: &key, timeout, ..task.invocation(arguments, allow) };
         let policy = tool.spec.retry.unwrap_or_default();
-        let (mut failed, mut last) = (0, None);
+        let before = task.call.failed_attempts;
+        let attempt = |error: &ToolError, began: Timestamp, took: Duration| {
+            let said = self.results.fail(Origin { tool: &name, ..task.origin() }, error, took).block.text;
+            perform::failed(before, target.as_deref(), (error, &format!("dry run: {said}")), (began, took))
+        };
+        let (mut failed, mut last) = (before, None);
         loop {
             if let Some(asking) = asking
-                && let Err(wait) = self.admitted(asking).await
+                && let Err(Wait { wait, reason, words }) = self.admitted(asking).await
             {
-                // What has failed and can't be tried again soon has failed.
-                return last.map_or(Err(wait), |error| Ok(Err(error)));
+                // A target that is left alone is an attempt that need not be made.
+                if last.is_none() && reason == "circuit_open" {
+                    let error = ToolError::transient(reason, words, Happened::No);
+                    if failed + 1 >= policy.attempts {
+                        return Ok(Err(error));
+                    }
+                    last = Some(attempt(&error, Timestamp::now(), Duration::ZERO));
+                }
+                return Err(Later { wait, reason, attempt: last });
             }
+            let (began, clock) = (Timestamp::now(), Instant::now());
             let outcome = self.once(tool, means, invocation).await;
             self.limits.tell(target.as_deref(), outcome.as_ref().err()).await;
             let error = match outcome {
@@ -278,12 +296,17 @@ impl Dispatcher {
                 Err(error) => error,
             };
             failed += 1;
-            let asked = error.again.filter(|_| failed < policy.attempts);
-            match asked.map(|asked| bus::retry::full_jitter(policy.first.std(), policy.most.std(), failed).max(asked)) {
-                Some(pause) if pause <= SOON => tokio::time::sleep(pause).await,
-                _ => return Ok(Err(error)),
+            // What asks for more patience than the tool's file has is told, as of the call itself.
+            let most = policy.most.std();
+            let asked = error.again.filter(|asked| failed < policy.attempts && *asked <= most);
+            let Some(asked) = asked else { return Ok(Err(error)) };
+            let wait = bus::retry::full_jitter(policy.first.std(), most, failed).max(asked);
+            let attempt = attempt(&error, began, clock.elapsed());
+            if wait > SOON {
+                return Err(Later { wait, reason: "retry", attempt: Some(attempt) });
             }
-            last = Some(error);
+            tokio::time::sleep(wait).await;
+            last = Some(attempt);
         }
     }
 
@@ -291,7 +314,7 @@ impl Dispatcher {
         let running = self.tools.run(means, invocation);
         let content = tokio::time::timeout(invocation.timeout + OVERTIME, running).await.unwrap_or_else(|_| {
             let words = format!("it took longer than {:?}", invocation.timeout);
-            Err(ToolError::transient("timeout", words, crate::outcome::Happened::Unknown))
+            Err(ToolError::transient("timeout", words, Happened::Unknown))
         })?;
         if content.task.is_some() {
             let words = format!("the dry run by `{}` goes on by itself: a dry run has to answer", tool.spec.name);

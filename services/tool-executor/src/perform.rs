@@ -25,7 +25,7 @@ use crate::task::Task;
 use crate::tools::Means;
 
 /// What waits no longer than this waits here, if repeating is harmless.
-const SOON: Duration = Duration::from_secs(3);
+pub(crate) const SOON: Duration = Duration::from_secs(3);
 /// What a tool has on top of its time-out to notice it by itself.
 pub(crate) const OVERTIME: Duration = Duration::from_secs(1);
 /// How long after its start was asked for an effect may still begin. A probe that finds nothing is believed a few seconds
@@ -325,15 +325,7 @@ impl Attempts<'_> {
     fn failed(&self, error: &ToolError, began: Timestamp, took: Duration) -> Attempt {
         // As the model would be shown it: without secrets.
         let said = self.dispatcher.results.fail(self.task.origin(), error, took).block.text;
-        Attempt {
-            number: self.failed + 1,
-            began,
-            took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            class: error.class(),
-            code: error.code.to_owned(),
-            said: excerpt(&said, SAID),
-            target: self.target.clone(),
-        }
+        failed(self.failed, self.target.as_deref(), (error, &said), (began, took))
     }
 
     async fn record(&mut self, attempt: Attempt) -> Result<(), SubmitError> {
@@ -348,6 +340,24 @@ impl Attempts<'_> {
             Ok(_) | Err(SubmitError::Rejected(_)) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// An attempt that failed after `before` others, with what may be shown of its error.
+pub(crate) fn failed(
+    before: u32,
+    target: Option<&str>,
+    (error, said): (&ToolError, &str),
+    (began, took): (Timestamp, Duration),
+) -> Attempt {
+    Attempt {
+        number: before + 1,
+        began,
+        took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        class: error.class(),
+        code: error.code.to_owned(),
+        said: excerpt(said, SAID),
+        target: target.map(str::to_owned),
     }
 }
 

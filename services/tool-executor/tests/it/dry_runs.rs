@@ -102,6 +102,27 @@ async fn a_person_is_shown_what_would_come_of_it_and_it_is_tried_out_again_as_it
 }
 
 #[tokio::test]
+async fn two_people_are_shown_what_would_come_of_it() {
+    let server = Server::start().await;
+    server.answer("/drain/n1/true", 200, "would move 7 jobs".to_owned());
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let both = "@id(\"both\") @obligation(\"dry_run_first, two_people\") permit (principal, action, resource);";
+    let executor = executor(&house, both);
+    let call = house.call("x.drain", json!({"node": "n1"}), Trust::Operator);
+    let id = call.call_id;
+    let run = house.run(vec![call]).await;
+    let question = house.question(run, 1).await;
+    assert!(question.two_people);
+    assert!(question.shown.evidence.last().unwrap().text.contains("would move 7 jobs"));
+    house.agree(run, question.approval_id, "ann", None).await.unwrap();
+    assert_eq!((server.seen("/drain/n1/true").len(), server.seen("/drain/n1/").len()), (1, 0));
+    house.agree(run, question.approval_id, "bob", None).await.unwrap();
+    assert_eq!(house.end_of(run, id).await.0, "tool.completed");
+    assert_eq!((server.seen("/drain/n1/true").len(), server.seen("/drain/n1/").len()), (2, 1));
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
 async fn a_call_whose_dry_run_fails_does_not_happen() {
     let server = Server::start().await;
     server.answer("/check/n1", 409, "n1 is in use".to_owned());
@@ -207,6 +228,67 @@ async fn a_call_and_its_dry_run_are_one_to_a_limit_on_what_both_go_to() {
     assert_eq!(house.end_of(run, id).await.0, "tool.completed");
     assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (1, 1));
     assert_eq!(house.count(run, "tool.progressed").await, 0);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_dry_run_that_is_refused_for_now_is_tried_again_later_as_often_as_its_tool_may_be() {
+    let server = Server::start().await;
+    let house = House::new(&[], &tools(&server), "{}").await;
+    let executor = executor(&house, POLICIES);
+    // Longer than a call is held for, and as long as a tool waits that says nothing else.
+    server.be_busy("/check/n1", 1, 4);
+    server.be_busy("/drain/n1/true", 1, 4);
+    server.be_busy("/check/n2", 9, 21);
+    let call = |tool: &str, node: &str| house.call(tool, json!({ "node": node }), Trust::Operator);
+    let moves = async |node: &str| {
+        let call = call("x.move", node);
+        let (id, run) = (call.call_id, house.run(vec![call]).await);
+        tokio::select! {
+            end = house.end_of(run, id) => (run, end),
+            never = house.keep_time(run) => match never {},
+        }
+    };
+    let drains = async |node: &str| {
+        let run = house.run(vec![call("x.drain", node)]).await;
+        tokio::select! {
+            question = house.question(run, 1) => question,
+            never = house.keep_time(run) => match never {},
+        }
+    };
+    let ((run, moved), question, (_, denied)) = tokio::join!(moves("n1"), drains("n1"), moves("n2"));
+    assert_eq!(moved.0, "tool.completed");
+    assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (2, 1));
+    assert_eq!(house.attempts(run).await, ["retry http_status"]);
+    // A person is asked once it could be tried out.
+    assert_eq!(server.seen("/drain/n1/true").len(), 2);
+    assert!(question.shown.evidence.last().unwrap().text.starts_with("Dry run: "));
+
+    // It asks for more patience than the tool has.
+    assert_eq!((denied.0, denied.1.as_str()), ("tool.denied", "dry_run_failed"));
+    assert_eq!((server.seen("/check/n2").len(), server.seen("/move/n2").len()), (1, 0));
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_dry_run_that_is_refused_again_and_again_denies_its_call() {
+    let server = Server::start().await;
+    let mut declared = tools(&server);
+    declared[2].1.push_str("retry: { attempts: 2 }\n");
+    let house = House::new(&[], &declared, "{}").await;
+    let executor = executor(&house, POLICIES);
+    server.be_busy("/check/n1", 9, 4);
+    let call = house.call("x.move", json!({"node": "n1"}), Trust::Operator);
+    let id = call.call_id;
+    let run = house.run(vec![call]).await;
+    let (end, code, block) = tokio::select! {
+        end = house.end_of(run, id) => end,
+        never = house.keep_time(run) => match never {},
+    };
+    assert_eq!((end, code.as_str()), ("tool.denied", "dry_run_failed"), "{}", block.text);
+    assert!(block.text.contains("it asks to wait 4 s"), "{}", block.text);
+    assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (2, 0));
+    assert_eq!(house.attempts(run).await, ["retry http_status"], "the last is the call's end");
     house.close(vec![executor]).await;
 }
 

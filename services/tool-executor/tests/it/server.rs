@@ -35,6 +35,8 @@ struct Shared {
     seen: Vec<(String, HeaderMap)>,
     /// What to answer at some paths.
     answers: HashMap<String, (StatusCode, String)>,
+    /// How often a path is busy yet, and for how many seconds it says so.
+    busy: HashMap<String, (usize, u64)>,
 }
 
 /// What becomes of an effect.
@@ -86,6 +88,11 @@ impl Server {
     pub fn answer(&self, path: &str, status: u16, body: String) {
         let status = StatusCode::from_u16(status).unwrap();
         self.shared.lock().unwrap().answers.insert(path.to_owned(), (status, body));
+    }
+
+    /// Answers the next requests to a path with 429, which asks to wait for so many seconds.
+    pub fn be_busy(&self, path: &str, times: usize, seconds: u64) {
+        self.shared.lock().unwrap().busy.insert(path.to_owned(), (times, seconds));
     }
 
     pub fn asked(&self) -> Vec<String> {
@@ -226,6 +233,10 @@ async fn endless() -> Body {
 async fn echo(State(server): State<Server>, request: Request) -> Response {
     let path = request.uri().path().to_owned();
     server.shared.lock().unwrap().seen.push((path.clone(), request.headers().clone()));
+    if let Some((left @ 1.., seconds)) = server.shared.lock().unwrap().busy.get_mut(&path) {
+        *left -= 1;
+        return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", seconds.to_string())], "later").into_response();
+    }
     if let Some(answer) = server.shared.lock().unwrap().answers.get(&path).cloned() {
         return answer.into_response();
     }
