@@ -94,15 +94,7 @@ impl Toolbox {
     /// # Errors
     /// [`BadSchema`] if the input schema of a tool of our own does not compile. One of a server is left out.
     pub fn new(names: &[String], agents: &[String], mut tools: Vec<CatalogueTool>) -> Result<Self, BadSchema> {
-        let mut toolbox = Self {
-            declarations: Arc::new([]),
-            offers: BTreeMap::new(),
-            bytes: 0,
-            encoded: Default::default(),
-            trust: Trust::System,
-            missing: Vec::new(),
-            digest: String::new(),
-        };
+        let mut toolbox = Self::empty();
         let mut declarations = Vec::new();
         let mut hasher = Sha256::new();
         for verb in Verb::ALL {
@@ -167,7 +159,15 @@ impl Toolbox {
     /// # Errors
     /// None: the schemas are of our own making.
     pub fn only(verbs: &[Verb]) -> Result<Self, BadSchema> {
-        let mut toolbox = Self {
+        let mut toolbox = Self::empty();
+        for verb in verbs {
+            toolbox.offer(verbs::declaration(*verb), *verb)?;
+        }
+        Ok(toolbox)
+    }
+
+    fn empty() -> Self {
+        Self {
             declarations: Arc::new([]),
             offers: BTreeMap::new(),
             bytes: 0,
@@ -175,11 +175,7 @@ impl Toolbox {
             trust: Trust::System,
             missing: Vec::new(),
             digest: String::new(),
-        };
-        for verb in verbs {
-            toolbox.offer(verbs::declaration(*verb), *verb)?;
         }
-        Ok(toolbox)
     }
 
     fn offer(&mut self, declaration: ToolDecl, verb: Verb) -> Result<(), BadSchema> {

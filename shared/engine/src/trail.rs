@@ -81,6 +81,27 @@ macro_rules! audit_columns {
     };
 }
 
+/// A page of a tenant's entries on one side of a place, in this order.
+macro_rules! audit_page {
+    ($side:literal, $order:literal) => {
+        concat!(
+            "select ",
+            audit_columns!(),
+            "from audit where tenant = $1 and ($2::bigint is null or position ",
+            $side,
+            " $2)
+               and ($3::text is null or actor = $3) and ($4::text is null or action = $4)
+               and ($5::bigint is null or audit.at >= ",
+            instant!("$5"),
+            ") and ($6::bigint is null or audit.at < ",
+            instant!("$6"),
+            ") order by position ",
+            $order,
+            " limit $7"
+        )
+    };
+}
+
 impl AuditTrail {
     pub(crate) fn new(pool: Pool) -> Self {
         Self { pool }
@@ -111,18 +132,7 @@ impl AuditTrail {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<AuditRow>, EngineError> {
-        const LATEST: &str = concat!(
-            "select ",
-            audit_columns!(),
-            "from audit where tenant = $1 and ($2::bigint is null or position < $2)
-               and ($3::text is null or actor = $3) and ($4::text is null or action = $4)
-               and ($5::bigint is null or audit.at >= ",
-            instant!("$5"),
-            ") and ($6::bigint is null or audit.at < ",
-            instant!("$6"),
-            ") order by position desc limit $7"
-        );
-        self.read(LATEST, tenant, filter, before, limit).await
+        self.read(audit_page!("<", "desc"), tenant, filter, before, limit).await
     }
 
     /// This tenant's entries in the order in which they were added, from after `after`.
@@ -136,18 +146,7 @@ impl AuditTrail {
         after: Option<i64>,
         limit: u32,
     ) -> Result<Vec<AuditRow>, EngineError> {
-        const FROM: &str = concat!(
-            "select ",
-            audit_columns!(),
-            "from audit where tenant = $1 and ($2::bigint is null or position > $2)
-               and ($3::text is null or actor = $3) and ($4::text is null or action = $4)
-               and ($5::bigint is null or audit.at >= ",
-            instant!("$5"),
-            ") and ($6::bigint is null or audit.at < ",
-            instant!("$6"),
-            ") order by position limit $7"
-        );
-        self.read(FROM, tenant, filter, after, limit).await
+        self.read(audit_page!(">", "asc"), tenant, filter, after, limit).await
     }
 
     async fn read(

@@ -1,5 +1,7 @@
 //! What is waited for, asked about.
 
+use kernel::RunId;
+use kernel::call::Observation;
 use kernel::command::WaitRequest;
 use kernel::event::EventData;
 use kernel::wait::{Condition, ExternalPattern, Verify};
@@ -35,6 +37,15 @@ fn look(server: &Server, effect: &str) -> String {
     )
 }
 
+/// Waits for the first observation of a run.
+async fn observed(house: &House, run: RunId) -> Observation {
+    let observed = |event: &EventData| match event {
+        EventData::ObservationRecorded(recorded) => Some(recorded.observation.clone()),
+        _ => None,
+    };
+    house.event(run, |events| events.iter().find_map(observed)).await
+}
+
 #[tokio::test]
 async fn what_has_happened_without_an_event_is_found_and_wakes() {
     let server = Server::start().await;
@@ -42,14 +53,7 @@ async fn what_has_happened_without_an_event_is_found_and_wakes() {
     let executor = house.executor();
     let not_yet = house.run_that(Vec::new(), Some(wait("x_look", "data.count > 0"))).await;
     let run = house.run_that(Vec::new(), Some(wait("x_look", "data.count == 0"))).await;
-    let observed = house
-        .event(run, |events| {
-            events.iter().find_map(|event| match event {
-                EventData::ObservationRecorded(recorded) => Some(recorded.observation.clone()),
-                _ => None,
-            })
-        })
-        .await;
+    let observed = observed(&house, run).await;
     assert_eq!(observed.phase, "verified");
     assert!(observed.decision.is_some() && observed.changed.contains("acme/shop#7"), "{observed:?}");
     assert!(observed.evidence[0].excerpt.contains("\"count\":0"));
@@ -70,14 +74,7 @@ async fn a_question_that_does_more_than_read_is_not_asked() {
     let house = House::new(&[], &[("x.look", look(&server, "external"))], "{}").await;
     let executor = house.executor();
     let run = house.run_that(Vec::new(), Some(wait("x.look", "true"))).await;
-    let observed = house
-        .event(run, |events| {
-            events.iter().find_map(|event| match event {
-                EventData::ObservationRecorded(recorded) => Some(recorded.observation.clone()),
-                _ => None,
-            })
-        })
-        .await;
+    let observed = observed(&house, run).await;
     assert_eq!((observed.phase.as_str(), observed.decision.as_ref()), ("not_verifiable", None));
     assert!(observed.changed.contains("more than read"), "{}", observed.changed);
     house.close(vec![executor]).await;

@@ -12,6 +12,8 @@ use kernel::{
 };
 use sqlx::Row;
 
+use crate::support::{eventually, redis};
+
 pub fn block(text: &str) -> Block {
     Block::new(text, Trust::Operator, "operator:test")
 }
@@ -105,7 +107,7 @@ async fn snapshots_may_be_lost_old_or_lies() {
     let stack = TestStack::new().await.unwrap();
     let engine = stack.engine(Role::Ingress).await.unwrap();
     let run = new_run(&engine).await;
-    let mut redis = redis(&stack).await;
+    let mut redis = redis().await;
     let key = format!("{}:esc:s{}:{run}", stack.namespace(), kernel::STATE_VERSION);
     let old: Vec<u8> = eventually(|| async {
         let value: Option<Vec<u8>> = redis::cmd("GET").arg(&key).query_async(&mut redis.clone()).await.unwrap();
@@ -154,7 +156,7 @@ async fn a_snapshot_of_a_log_that_was_lost_is_not_believed() {
                    update runs set seq = 2, updated_at = created_at where run_id = $1";
     sqlx::query(restore).bind(run.0).execute(&mut postgres).await.unwrap();
     let engine = stack.another_engine(stack.options(Role::Ingress)).await.unwrap();
-    let redis = redis(&stack).await;
+    let redis = redis().await;
     let key = format!("{}:esc:s{}:{run}", stack.namespace(), kernel::STATE_VERSION);
     let lie = async || {
         let value = format!("{:020}{}", lost.seq, serde_json::to_string(&*lost).unwrap());
@@ -286,7 +288,7 @@ async fn a_long_run_loads_from_its_checkpoint_and_a_short_tail() {
     .await;
     assert!(checkpoint >= 20);
     // Without the snapshot, and without the head of the log, the run is still all there.
-    let mut redis = redis(&stack).await;
+    let mut redis = redis().await;
     let key = format!("{}:esc:s{}:{run}", stack.namespace(), kernel::STATE_VERSION);
     redis::cmd("DEL").arg(&key).query_async::<()>(&mut redis).await.unwrap();
     let mut postgres = stack.postgres().await.unwrap();
@@ -312,22 +314,4 @@ async fn what_was_accepted_is_committed_and_published_before_a_drain_ends() {
 
 fn by() -> ByOperator {
     ByOperator { by: "ann".into(), reason: None }
-}
-
-async fn redis(_stack: &TestStack) -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(engine::testing::redis_url()).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
-}
-
-/// What `look` finds, as soon as it finds it.
-async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) -> T {
-    let search = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), search).await.expect("it never came")
 }
