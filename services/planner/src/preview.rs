@@ -14,15 +14,14 @@ use std::{
 
 use engine::{Engine, EngineError, ToolCatalog};
 use kernel::{
-    RunState, Timestamp,
+    RunState, Seq, Timestamp,
     agent::AgentSpec,
     call::CallRequest,
-    event::EventData,
     tool::{ToolRun, ToolSpec},
 };
 use policy::{
-    ArgumentProvenance, Foreseen, Judged, Labels, Origin, Policies, PolicyStore, Request, SEEN_PAGE, SEEN_PAGES, Seen,
-    Traced, Unknown,
+    ArgumentProvenance, Foreseen, Judged, Labels, LogPage, Origin, Policies, PolicyStore, Request, RunLog, SEEN_PAGE,
+    Seen, Traced, Unknown,
 };
 use serde_json::Value;
 
@@ -173,7 +172,7 @@ impl Preview {
         let mut foreseen = self.foresee(policies, asking.state, &known, &[], is_unknown);
         if let (true, Traced::Arguments(care)) = (foreseen.hinges_on_origins, traced) {
             if seen.is_none() {
-                *seen = Some(self.seen(asking).await?);
+                *seen = Some(Seen::read(&Log { preview: self, state: asking.state }, asking.agent).await?);
             }
             let origins = seen
                 .as_ref()
@@ -198,35 +197,6 @@ impl Preview {
         let environment = self.environment.as_deref();
         let request = Request { environment: environment.unwrap_or_default(), ..judged.request() };
         policies.foresee(&request, Unknown { origins, environment: environment.is_none() })
-    }
-
-    /// What the log says that the run has seen.
-    async fn seen(&self, asking: Asking<'_>) -> Result<Seen, EngineError> {
-        let Asking { state, agent, .. } = asking;
-        let (mut seen, reads, mut after) = (Seen::new(agent), self.engine.reads(), 0);
-        for number in 1..=SEEN_PAGES {
-            let page = reads.events(&state.tenant, state.run_id, after, SEEN_PAGE).await?;
-            let Some(last) = page.last() else { break };
-            after = last.seq;
-            for stored in &page {
-                // An event that can't be read is as if it had not been seen.
-                let Ok(event) = stored.decode() else {
-                    seen.incomplete();
-                    continue;
-                };
-                if let EventData::ToolRequested(asked) = &event.data {
-                    seen.call(&asked.call, self.labels_of(&asked.call).await?);
-                }
-                seen.event(event.data, event.at);
-            }
-            if page.len() < SEEN_PAGE as usize {
-                break;
-            }
-            if number == SEEN_PAGES {
-                seen.incomplete();
-            }
-        }
-        Ok(seen)
     }
 
     /// The labels of a tool that was called: of one of our own as it is now, of a server's as it was then.
@@ -257,6 +227,26 @@ impl Preview {
 
     fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Labels>>> {
         self.labels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The log of a run.
+struct Log<'a> {
+    preview: &'a Preview,
+    state: &'a RunState,
+}
+
+impl RunLog for Log<'_> {
+    type Error = EngineError;
+
+    async fn page(&self, after: Seq) -> Result<LogPage, EngineError> {
+        let RunState { tenant, run_id, .. } = self.state;
+        let page = self.preview.engine.reads().events(tenant, *run_id, after, SEEN_PAGE).await?;
+        Ok(page.iter().map(|stored| (stored.seq, stored.decode())).collect())
+    }
+
+    async fn labels(&self, call: &CallRequest) -> Result<Option<Arc<Labels>>, EngineError> {
+        self.preview.labels_of(call).await
     }
 }
 

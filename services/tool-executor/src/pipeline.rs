@@ -268,7 +268,7 @@ fn approval(
     let name = format!("approval/{}/{arguments}/{schema}/{policy}/{before}", request.call_id);
     // Of the arguments that matter, if it is known where they come from, but never more than of all that the model saw: the
     // call may be a stranger's wish though all its arguments are somebody else's.
-    let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| Trust::from(origin.trust)).min();
+    let deciding = origins.iter().filter(|origin| origin.matters).map(|origin| origin.trust).min();
     let dangerous = request.effect > kernel::tool::Effect::External;
     let read = "\nThe model had read untrusted data when it asked for this.";
     let read = if dangerous && request.trust == Trust::Untrusted { read } else { "" };
@@ -306,7 +306,7 @@ fn shown(origins: &[Origin]) -> Vec<ArgumentOrigin> {
     origins.sort_by_key(|origin| (!origin.matters, origin.trust));
     let origin = |origin: &Origin| ArgumentOrigin {
         pointer: kernel::excerpt(&origin.pointer, MAX_LABEL),
-        trust: Trust::from(origin.trust),
+        trust: origin.trust,
         source: kernel::excerpt(&origin.source, MAX_LABEL),
         rule: origin.rule.clone(),
         matters: origin.matters,

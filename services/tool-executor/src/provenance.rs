@@ -6,10 +6,9 @@ use std::sync::Arc;
 use engine::{Engine, EngineError};
 use kernel::agent::AgentSpec;
 use kernel::call::CallRequest;
-use kernel::event::EventData;
 use kernel::tool::HttpRequest;
-use kernel::{CallId, RunState, Trust};
-use policy::{Care, Origin, SEEN_PAGE, SEEN_PAGES, Seen, Traced};
+use kernel::{CallId, RunState, Seq, Trust};
+use policy::{Care, Labels, LogPage, Origin, RunLog, SEEN_PAGE, Seen, Traced};
 use serde_json::{Map, Value};
 
 use crate::mcp::Mcp;
@@ -124,33 +123,27 @@ fn of_result(http: &HttpRequest, arguments: &Map<String, Value>) -> Vec<(String,
 
 /// What a run has seen so far, as its log says.
 async fn seen(known: Known<'_>, state: &RunState, agent: &AgentSpec) -> Result<Seen, EngineError> {
-    let mut seen = Seen::new(agent);
-    let reads = known.engine.reads();
-    let mut after = 0;
-    for number in 1..=SEEN_PAGES {
-        let page = reads.events(&state.tenant, state.run_id, after, SEEN_PAGE).await?;
-        let Some(last) = page.last() else { break };
-        after = last.seq;
-        for stored in &page {
-            // An event that can't be read is as if it had not been seen.
-            let Ok(event) = stored.decode() else {
-                seen.incomplete();
-                continue;
-            };
-            if let EventData::ToolRequested(asked) = &event.data {
-                let tool = known.called(&asked.call).await?;
-                seen.call(&asked.call, tool.map(|tool| tool.labels.clone()));
-            }
-            seen.event(event.data, event.at);
-        }
-        if page.len() < SEEN_PAGE as usize {
-            break;
-        }
-        if number == SEEN_PAGES {
-            seen.incomplete();
-        }
+    Seen::read(&Log { known, state }, agent).await
+}
+
+/// The log of a run.
+struct Log<'a> {
+    known: Known<'a>,
+    state: &'a RunState,
+}
+
+impl RunLog for Log<'_> {
+    type Error = EngineError;
+
+    async fn page(&self, after: Seq) -> Result<LogPage, EngineError> {
+        let RunState { tenant, run_id, .. } = self.state;
+        let page = self.known.engine.reads().events(tenant, *run_id, after, SEEN_PAGE).await?;
+        Ok(page.iter().map(|stored| (stored.seq, stored.decode())).collect())
     }
-    Ok(seen)
+
+    async fn labels(&self, call: &CallRequest) -> Result<Option<Arc<Labels>>, EngineError> {
+        Ok(self.known.called(call).await?.map(|tool| tool.labels.clone()))
+    }
 }
 
 /// The origins in words for a person: what decides and can be believed least comes first. Nothing of what a stranger wrote

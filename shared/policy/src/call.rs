@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use kernel::RunState;
 use kernel::call::CallRequest;
-use kernel::tool::{CallKind, DryRun, ToolRun, ToolSpec};
+use kernel::tool::{CallKind, DryRun, Effect, ToolRun, ToolSpec};
+use kernel::{RunState, Trust};
 use serde_json::Value;
 
 use crate::decision::Obligation;
-use crate::request::{ArgumentProvenance, BudgetLeft, Effect, Request, ToolKind, Trust};
+use crate::request::{ArgumentProvenance, BudgetLeft, Request, ToolKind};
 
 /// How deep defaults are filled in.
 const MAX_DEPTH: usize = 16;
@@ -28,7 +28,7 @@ pub struct Judged<'a> {
     /// Where those that matter come from.
     pub matters: &'a [ArgumentProvenance],
     /// How far it is believed where that is not known.
-    pub believed: kernel::Trust,
+    pub believed: Trust,
     /// When.
     pub now: Timestamp,
 }
@@ -43,47 +43,11 @@ impl<'a> Judged<'a> {
         let kind = if request.is_compensation() { ToolKind::Http } else { kind(&spec.run) };
         Request {
             idempotent: spec.idempotent,
-            trust: believed.into(),
+            trust: believed,
             matters,
             budget_left: budget_left(state, now),
             now: Some(now),
-            ..Request::new(state.tenant.as_str(), &state.agent, &request.tool, kind, spec.effect.into(), arguments)
-        }
-    }
-}
-
-impl From<kernel::tool::Effect> for Effect {
-    fn from(effect: kernel::tool::Effect) -> Self {
-        use kernel::tool::Effect as Declared;
-        match effect {
-            Declared::Read => Self::Read,
-            Declared::Write => Self::Write,
-            Declared::External => Self::External,
-            Declared::Destructive => Self::Destructive,
-            Declared::Payment => Self::Payment,
-            Declared::Physical => Self::Physical,
-        }
-    }
-}
-
-impl From<kernel::Trust> for Trust {
-    fn from(trust: kernel::Trust) -> Self {
-        match trust {
-            kernel::Trust::Untrusted => Self::Untrusted,
-            kernel::Trust::Trusted => Self::Trusted,
-            kernel::Trust::System => Self::System,
-            kernel::Trust::Operator => Self::Operator,
-        }
-    }
-}
-
-impl From<Trust> for kernel::Trust {
-    fn from(trust: Trust) -> Self {
-        match trust {
-            Trust::Untrusted => Self::Untrusted,
-            Trust::Trusted => Self::Trusted,
-            Trust::System => Self::System,
-            Trust::Operator => Self::Operator,
+            ..Request::new(state.tenant.as_str(), &state.agent, &request.tool, kind, spec.effect, arguments)
         }
     }
 }
@@ -129,7 +93,7 @@ pub fn unmet(obligations: &BTreeSet<Obligation>, spec: &ToolSpec) -> Option<&'st
         }
         Obligation::VerifyAfter if spec.probe.is_none() => Some("read it back afterwards, and the tool has no `probe`"),
         // A read changes nothing, so there is nothing to try out.
-        Obligation::DryRunFirst if spec.effect == kernel::tool::Effect::Read => None,
+        Obligation::DryRunFirst if spec.effect == Effect::Read => None,
         Obligation::DryRunFirst if spec.dry_run.is_none() => Some("do a dry run first, and the tool has no `dry_run`"),
         // Its file is refused, but what is shown is not always from a file.
         Obligation::DryRunFirst if goes_on && matches!(spec.dry_run, Some(DryRun::Arguments(_))) => {
@@ -229,7 +193,7 @@ mod tests {
     #[test]
     fn an_obligation_that_a_tool_has_no_means_for_is_unmet() {
         let http = HttpRequest::new("POST", "https://h/");
-        let bare = ToolSpec::new("x", json!({}), kernel::tool::Effect::External, ToolRun::Http(http.clone()));
+        let bare = ToolSpec::new("x", json!({}), Effect::External, ToolRun::Http(http.clone()));
         let able = ToolSpec {
             probe: Some(Probe { http, done: "/done".to_owned() }),
             dry_run: Some(DryRun::Arguments(json!({"dry": true}).as_object().cloned().unwrap_or_default())),
@@ -242,7 +206,7 @@ mod tests {
             assert_eq!(unmet(&obliged, &able).is_some(), obligation == Obligation::TwoPeople, "{obligation:?}");
         }
         assert_eq!(unmet(&BTreeSet::new(), &bare), None);
-        let read = ToolSpec { effect: kernel::tool::Effect::Read, ..bare };
+        let read = ToolSpec { effect: Effect::Read, ..bare };
         assert_eq!(unmet(&BTreeSet::from([Obligation::DryRunFirst]), &read), None);
     }
 }

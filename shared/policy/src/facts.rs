@@ -11,7 +11,7 @@ use cedar_policy::{
 use serde_json::json;
 
 use crate::arguments::{self, Beyond, record_of};
-use crate::request::{ArgumentProvenance, BudgetLeft, Effect, Request, ToolKind, Trust};
+use crate::request::{ArgumentProvenance, BudgetLeft, EFFECTS, Effect, Request, TRUSTS, ToolKind, Trust};
 
 /// Why a request could not be put into policy terms.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ impl Vocabulary {
         let name = |name: &str| name.parse::<EntityTypeName>().map_err(FactsError::cedar);
         let (kind, trust, action) = (name("ToolKind")?, name("Trust")?, name("Action")?);
         let declared = schema.action_entities().map_err(FactsError::cedar)?;
-        let actions = Effect::ALL.into_iter().map(|effect| {
+        let actions = EFFECTS.into_iter().map(|effect| {
             let uid = uid(&action, effect.as_str());
             let entity = declared.get(&uid).cloned();
             entity.map(|entity| (effect, entity)).ok_or_else(|| FactsError::Cedar(format!("the schema lacks {uid}")))
@@ -100,7 +100,7 @@ impl Vocabulary {
             tool: name("Tool")?,
             arguments: uid(&name("Arguments")?, "call"),
             kinds: ToolKind::ALL.into_iter().map(|value| (value, uid(&kind, value.as_str()))).collect(),
-            trusts: Trust::ALL.into_iter().map(|value| (value, uid(&trust, value.as_str()))).collect(),
+            trusts: TRUSTS.into_iter().map(|value| (value, uid(&trust, value.as_str()))).collect(),
             actions: actions.collect::<Result<_, _>>()?,
             agents: Remembered::default(),
             tools: Remembered::default(),
@@ -137,7 +137,7 @@ impl Vocabulary {
         let arguments = json!({"text": "x", "whole": 1, "part": 0.5, "flag": true, "list": ["x"], "none": null});
         let matters =
             [ArgumentProvenance { pointer: "/text".into(), trust: Trust::Operator, source: "operator".into() }];
-        for effect in Effect::ALL {
+        for effect in EFFECTS {
             let bare = Request::new("tenant", "agent", "tool", ToolKind::Builtin, effect, &arguments);
             let full = Request {
                 matters: &matters,

@@ -44,6 +44,6 @@ pub use error::{PolicyError, Problem};
 pub use foresee::{Foreseen, Unknown};
 pub use policies::Policies;
 pub use provenance::{Care, LabelError, Labels, MAX_SOURCE_BYTES, Origin, Sources, links, shape, trace, trace_values};
-pub use request::{ArgumentProvenance, BudgetLeft, Effect, Request, ToolKind, Trust};
-pub use seen::{SEEN_PAGE, SEEN_PAGES, Seen, Traced};
+pub use request::{ArgumentProvenance, BudgetLeft, EFFECTS, Effect, Request, TRUSTS, ToolKind, Trust};
+pub use seen::{LogPage, RunLog, SEEN_PAGE, Seen, Traced};
 pub use store::PolicyStore;

@@ -1,45 +1,25 @@
 //! What a decision is made from, in plain types; `call.rs` makes them of a call of a run.
 
 use jiff::Timestamp;
+pub use kernel::{Trust, tool::Effect};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a tool does to the world, mildest first. The Cedar action of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Effect {
-    /// Looks, changes nothing.
-    Read,
-    /// Changes the run's own workspace.
-    Write,
-    /// Changes something outside.
-    External,
-    /// Destroys something outside.
-    Destructive,
-    /// Moves money.
-    Payment,
-    /// Moves things.
-    Physical,
-}
-
-impl Effect {
-    /// Every effect, mildest first.
-    pub const ALL: [Self; 6] =
-        [Self::Read, Self::Write, Self::External, Self::Destructive, Self::Payment, Self::Physical];
-
-    /// The name of the Cedar action.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::External => "external",
-            Self::Destructive => "destructive",
-            Self::Payment => "payment",
-            Self::Physical => "physical",
-        }
+/// Every effect, mildest first: each is a Cedar action.
+pub const EFFECTS: [Effect; 6] =
+    [Effect::Read, Effect::Write, Effect::External, Effect::Destructive, Effect::Payment, Effect::Physical];
+/// Every trust, lowest first.
+pub const TRUSTS: [Trust; 4] = [Trust::Untrusted, Trust::Trusted, Trust::System, Trust::Operator];
+/// Whatever is new does not compile until it is named here, and so in the lists above, which have to hold all of them.
+const _: fn(Effect, Trust) = |effect, trust| {
+    match effect {
+        Effect::Read | Effect::Write | Effect::External => {}
+        Effect::Destructive | Effect::Payment | Effect::Physical => {}
     }
-}
+    match trust {
+        Trust::Untrusted | Trust::Trusted | Trust::System | Trust::Operator => {}
+    }
+};
 
 /// How a tool is carried out. `resource.kind` in policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,36 +50,6 @@ impl ToolKind {
             Self::Process => "process",
             Self::Http => "http",
             Self::Mcp => "mcp",
-        }
-    }
-}
-
-/// How far a text may be believed, lowest first, so that `min` joins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Trust {
-    /// From outside.
-    Untrusted,
-    /// From a source that the operator named as trusted.
-    Trusted,
-    /// From the runtime's own facts.
-    System,
-    /// From an authenticated operator or the agent's file.
-    Operator,
-}
-
-impl Trust {
-    /// Every trust, lowest first.
-    pub const ALL: [Self; 4] = [Self::Untrusted, Self::Trusted, Self::System, Self::Operator];
-
-    /// The name used in policies.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Untrusted => "untrusted",
-            Self::Trusted => "trusted",
-            Self::System => "system",
-            Self::Operator => "operator",
         }
     }
 }

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use kernel::agent::AgentSpec;
 use kernel::call::CallRequest;
-use kernel::event::{EventData, Speaker};
+use kernel::event::{DecodeError, Event, EventData, Speaker};
 use kernel::tool::{Effect, ToolRun, ToolSpec};
-use kernel::{ApprovalId, Block, CallId, Trust};
+use kernel::{ApprovalId, Block, CallId, Seq, Trust};
 use serde_json::Value;
 
 use crate::provenance::{Care, Labels, Sources};
@@ -18,7 +17,7 @@ use crate::provenance::{Care, Labels, Sources};
 /// Events that are read at a time to find out what a run has seen.
 pub const SEEN_PAGE: u32 = 500;
 /// Pages that are read. What a longer run saw after these counts as not seen, so what comes from there is asked about.
-pub const SEEN_PAGES: usize = 40;
+const PAGES: usize = 40;
 
 /// Which arguments of a call are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +63,21 @@ impl Traced {
     }
 }
 
+/// Events of a log in order, each with its number, and of one that can't be read why.
+pub type LogPage = Vec<(Seq, Result<Event, DecodeError>)>;
+
+/// The log of a run, and who knows the tools that are called in it.
+pub trait RunLog {
+    /// Why it can't be read.
+    type Error;
+
+    /// The next [`SEEN_PAGE`] events behind number `after`; fewer only at the end.
+    fn page(&self, after: Seq) -> impl Future<Output = Result<LogPage, Self::Error>> + Send;
+
+    /// What the author of the tool that was called says about its results; none if nobody knows the tool any more.
+    fn labels(&self, call: &CallRequest) -> impl Future<Output = Result<Option<Arc<Labels>>, Self::Error>> + Send;
+}
+
 /// What a run has seen so far.
 #[derive(Debug)]
 pub struct Seen {
@@ -84,12 +98,33 @@ struct Called {
 }
 
 impl Seen {
-    /// Nothing yet but the agent's file.
-    #[must_use]
-    pub fn new(agent: &AgentSpec) -> Self {
-        let mut seen = Self { sources: Sources::default(), calls: HashMap::new(), asked: HashMap::new() };
-        seen.agent(agent);
-        seen
+    /// What the log of a run of this agent says that it has seen.
+    ///
+    /// # Errors
+    /// When the log can't be read, or nobody can say which tool was called.
+    pub async fn read<L: RunLog>(log: &L, agent: &AgentSpec) -> Result<Self, L::Error> {
+        let (mut seen, mut after) = (Self::nothing_but(agent), 0);
+        for _ in 0..PAGES {
+            let page = log.page(after).await?;
+            let is_last = page.len() < SEEN_PAGE as usize;
+            for (seq, event) in page {
+                after = seq;
+                // An event that can't be read is as if it had not been seen.
+                let Ok(event) = event else {
+                    seen.sources.incomplete();
+                    continue;
+                };
+                if let EventData::ToolRequested(asked) = &event.data {
+                    seen.call(&asked.call, log.labels(&asked.call).await?);
+                }
+                seen.on(event.data, TimeZone::UTC.to_datetime(event.at).date());
+            }
+            if is_last {
+                return Ok(seen);
+            }
+        }
+        seen.sources.incomplete();
+        Ok(seen)
     }
 
     /// All of it, to look for values in.
@@ -104,28 +139,20 @@ impl Seen {
         self.calls.get(&call).map(|called| called.trust)
     }
 
-    /// Not all of the log was read, or could be: nobody knows what strangers said in the rest.
-    pub const fn incomplete(&mut self) {
-        self.sources.incomplete();
+    fn nothing_but(agent: &AgentSpec) -> Self {
+        let mut seen = Self { sources: Sources::default(), calls: HashMap::new(), asked: HashMap::new() };
+        let source = format!("agent:{}", agent.name);
+        seen.sources.text(&agent.instructions, Trust::Operator, source.as_str(), None);
+        for host in &agent.allow.hosts {
+            seen.sources.text(host, Trust::Operator, source.as_str(), None);
+        }
+        seen
     }
 
     /// A call that was asked for; its result may be labelled.
-    pub fn call(&mut self, request: &CallRequest, labels: Option<Arc<Labels>>) {
+    fn call(&mut self, request: &CallRequest, labels: Option<Arc<Labels>>) {
         let called = Called { labels, arguments: request.arguments.clone(), trust: request.trust };
         self.calls.insert(request.call_id, called);
-    }
-
-    /// The next event of the log. Of one that asks for a call, [`call`](Self::call) is told too.
-    pub fn event(&mut self, event: EventData, at: Timestamp) {
-        self.on(event, TimeZone::UTC.to_datetime(at).date());
-    }
-
-    fn agent(&mut self, agent: &AgentSpec) {
-        let source = format!("agent:{}", agent.name);
-        self.sources.text(&agent.instructions, crate::Trust::Operator, source.as_str(), None);
-        for host in &agent.allow.hosts {
-            self.sources.text(host, crate::Trust::Operator, source.as_str(), None);
-        }
     }
 
     fn on(&mut self, event: EventData, day: Date) {
@@ -147,12 +174,12 @@ impl Seen {
             EventData::ExternalMatched(matched) => self.block(&matched.block, day),
             EventData::ObservationRecorded(observed) => {
                 for evidence in observed.observation.evidence {
-                    self.sources.text(&evidence.excerpt, crate::Trust::Untrusted, "observation", None);
+                    self.sources.text(&evidence.excerpt, Trust::Untrusted, "observation", None);
                 }
             }
             EventData::TrustDeclassified(vouched) => {
                 let source = format!("vouched:{}", vouched.by);
-                self.sources.text(&vouched.text, vouched.trust.into(), source, Some(day));
+                self.sources.text(&vouched.text, vouched.trust, source, Some(day));
             }
             EventData::ApprovalRequested(asked) => {
                 if let Some(arguments) = asked.approval.arguments {
@@ -174,13 +201,13 @@ impl Seen {
     }
 
     fn words(&mut self, words: Option<&str>, source: String, day: Date) {
-        self.sources.text(words.unwrap_or_default(), crate::Trust::Operator, source, Some(day));
+        self.sources.text(words.unwrap_or_default(), Trust::Operator, source, Some(day));
     }
 
     /// The runtime's own words are no source: they repeat what they were given.
     fn block(&mut self, block: &Block, day: Date) {
         if block.trust != Trust::System {
-            self.sources.text(&block.text, block.trust.into(), block.source.as_str(), Some(day));
+            self.sources.text(&block.text, block.trust, block.source.as_str(), Some(day));
         }
     }
 
@@ -202,7 +229,7 @@ impl Seen {
                 let trust = Some(block.trust).filter(|trust| *trust != Trust::System).unwrap_or(Trust::Untrusted);
                 let nothing = (Labels::default(), Value::Null);
                 let (labels, given) = known.map_or((&nothing.0, &nothing.1), |(labels, given)| (&**labels, given));
-                self.sources.result(value, labels, given, trust.into(), &result.block.source);
+                self.sources.result(value, labels, given, trust, &result.block.source);
                 if !labelled && trust == Trust::Untrusted {
                     // Beside the document may stand more that a stranger wrote, such as headers.
                     self.block(&block, day);
@@ -215,9 +242,80 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Waker};
+
+    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
+    use crate::provenance::trace_values;
+
+    /// A log of messages: who speaks, and what is said.
+    struct Messages<F>(Seq, F, AtomicUsize);
+
+    impl<F: Fn(Seq) -> (Speaker, String) + Sync> Messages<F> {
+        fn new(count: Seq, said: F) -> Self {
+            Self(count, said, AtomicUsize::new(0))
+        }
+
+        /// How far a word that is too short to be sure of is believed, once all of this is read.
+        fn trust(&self, word: &str) -> Trust {
+            let agent = json!({"name": "a", "model": "scripted:a", "instructions": ""});
+            let agent = serde_json::from_value(agent).unwrap();
+            let Poll::Ready(seen) = pin!(Seen::read(self, &agent)).poll(&mut Context::from_waker(Waker::noop())) else {
+                panic!("there is nothing to wait for");
+            };
+            trace_values(&[("/a".to_owned(), json!(word))], seen.unwrap().sources(), Care::Strict)[0].trust
+        }
+    }
+
+    impl<F: Fn(Seq) -> (Speaker, String) + Sync> RunLog for Messages<F> {
+        type Error = std::convert::Infallible;
+
+        async fn page(&self, after: Seq) -> Result<LogPage, Self::Error> {
+            self.2.fetch_add(1, Ordering::Relaxed);
+            let event = |seq| {
+                let (role, text) = self.1(seq);
+                let block = json!({"text": text, "trust": "operator", "source": "operator:ann"});
+                // Nothing said is an event that can't be read.
+                let content = if text.is_empty() { json!({}) } else { json!({"role": role, "block": block}) };
+                let data = EventData::decode("message.added", 1, &content.to_string());
+                (seq, data.map(|data| Event { seq, at: Timestamp::UNIX_EPOCH, data }))
+            };
+            Ok((after + 1..=self.0).take(SEEN_PAGE as usize).map(event).collect())
+        }
+
+        async fn labels(&self, _: &CallRequest) -> Result<Option<Arc<Labels>>, Self::Error> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn the_whole_of_a_log_is_read_page_by_page() {
+        let (page, said) = (u64::from(SEEN_PAGE), |seq| (Speaker::Operator, format!("w{seq}")));
+        for count in [page, page + 1, 2 * page] {
+            let log = Messages::new(count, said);
+            assert_eq!(log.trust(&format!("w{count}")), Trust::Operator, "of {count}");
+            assert_eq!(log.2.load(Ordering::Relaxed) as u64, count / page + 1);
+        }
+        assert_eq!(Messages::new(1, said).trust("w2"), Trust::Untrusted);
+    }
+
+    #[test]
+    fn who_could_not_read_all_is_sure_of_nothing_short() {
+        let said =
+            |gap: Seq| move |seq| (Speaker::Operator, if seq == gap { String::new() } else { format!("w{seq}") });
+        assert_eq!(Messages::new(3, said(0)).trust("w3"), Trust::Operator);
+        assert_eq!(Messages::new(3, said(2)).trust("w3"), Trust::Untrusted, "one could not be read");
+
+        let most = PAGES as u64 * u64::from(SEEN_PAGE);
+        let said = |seq| (if seq == 1 { Speaker::Operator } else { Speaker::Agent }, "w1".to_owned());
+        assert_eq!(Messages::new(most - 1, said).trust("w1"), Trust::Operator);
+        let long = Messages::new(most + 1, said);
+        assert_eq!((long.trust("w1"), long.2.load(Ordering::Relaxed)), (Trust::Untrusted, PAGES), "it is too long");
+    }
 
     #[test]
     fn a_program_that_may_use_the_network_is_traced_where_it_reads() {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use policy::{
-    Answer, ArgumentProvenance, BudgetLeft, Effect, Foreseen, NO_MATCH, Obligation, Policies, Request, ToolKind, Trust,
-    Unknown,
+    Answer, ArgumentProvenance, BudgetLeft, EFFECTS, Effect, Foreseen, NO_MATCH, Obligation, Policies, Request, TRUSTS,
+    ToolKind, Trust, Unknown,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -76,8 +76,8 @@ fn call() -> impl Strategy<Value = Call> {
         prop::sample::select(vec!["keeper", "other"]),
         prop::sample::select(vec!["x.deploy", "x.safe", "x.send"]),
         prop::sample::select(ToolKind::ALL.to_vec()),
-        prop::sample::select(Effect::ALL.to_vec()),
-        prop::sample::select(Trust::ALL.to_vec()),
+        prop::sample::select(EFFECTS.to_vec()),
+        prop::sample::select(TRUSTS.to_vec()),
         to,
     )
         .prop_map(|(agent, tool, kind, effect, trust, arguments)| Call {
@@ -91,7 +91,7 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 fn rest() -> impl Strategy<Value = Rest> {
-    let trust = prop::option::of(prop::sample::select(Trust::ALL.to_vec()));
+    let trust = prop::option::of(prop::sample::select(TRUSTS.to_vec()));
     let matters = trust.prop_map(|trust| {
         let entry = |trust| ArgumentProvenance { pointer: "/to".to_owned(), trust, source: "somewhere".to_owned() };
         trust.into_iter().map(entry).collect()
@@ -174,7 +174,7 @@ fn a_denial_is_foreseen_where_nothing_unknown_could_avert_it() {
     assert_eq!(denied_by(&of(4, Effect::Payment, "x.send", ALL)), [NO_MATCH]);
     assert_eq!(of(4, Effect::Read, "x.send", ALL).denial, None);
     // The default pack denies next to nothing.
-    for effect in Effect::ALL {
+    for effect in EFFECTS {
         assert_eq!(of(PACKS.len(), effect, "x.send", ALL), Foreseen::default());
     }
 }

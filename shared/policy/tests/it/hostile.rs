@@ -1,6 +1,6 @@
 use std::sync::LazyLock;
 
-use policy::{ArgumentProvenance, Effect, Policies, Request, ToolKind, Trust, digest};
+use policy::{ArgumentProvenance, EFFECTS, Effect, Policies, Request, TRUSTS, ToolKind, Trust, digest};
 use proptest::prelude::*;
 use serde_json::{Map, Number, Value};
 
@@ -28,7 +28,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 fn provenance() -> impl Strategy<Value = Vec<ArgumentProvenance>> {
     let pointer = prop_oneof![any::<String>(), "(/[a-z0-9~]{0,3}){0,4}"];
-    let trust = prop::sample::select(Trust::ALL.to_vec());
+    let trust = prop::sample::select(TRUSTS.to_vec());
     let entry = (pointer, trust, any::<String>());
     let entry = entry.prop_map(|(pointer, trust, source)| ArgumentProvenance { pointer, trust, source });
     prop::collection::vec(entry, 0..6)
@@ -76,7 +76,7 @@ proptest! {
         matters in provenance(),
         (tenant, agent, tool, environment) in any::<(String, String, String, String)>(),
         kind in prop::sample::select(ToolKind::ALL.to_vec()),
-        effect in prop::sample::select(Effect::ALL.to_vec()),
+        effect in prop::sample::select(EFFECTS.to_vec()),
         (confined, named_host, named_command, in_workspace) in any::<(bool, Option<bool>, Option<bool>, Option<bool>)>(),
         seconds in prop::option::of(-377_705_023_201i64..253_402_207_200),
     ) {
