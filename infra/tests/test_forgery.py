@@ -16,6 +16,7 @@ from .wire import NatsClient
 ROOT = Path(__file__).resolve().parents[2]
 # Who may write the events that decide something. Everybody reads all.
 WRITERS = {
+    "approval.endorsed": {"approval"},
     "approval.granted": {"approval"},
     "approval.denied": {"approval"},
     "approval.requested": {"planner", "tool-executor"},

@@ -59,7 +59,8 @@ class PermissionTable(unittest.TestCase):
         self.assertEqual(self.who_may_publish("svc.tool-executor.verify"), {"observer"})
         self.assertEqual(self.who_may_publish("svc.tool-executor.check"), {"observer"})
         self.assertEqual(self.who_may_publish("svc.planner.classify"), {"observer"})
-        self.assertEqual(self.who_may_publish("evt.approval.granted.t.r"), {"approval"} | sweepers)
+        for verb in ("endorsed", "granted", "denied"):
+            self.assertEqual(self.who_may_publish(f"evt.approval.{verb}.t.r"), {"approval"} | sweepers)
         self.assertEqual(self.who_may_publish("evt.turn.completed.t.r"), {"planner"} | sweepers)
         self.assertEqual(self.who_may_publish("evt.timer.fired.t.r"), sweepers)
         self.assertEqual(self.who_may_publish("evt.run.runnable.t.r"), set(SERVICES))

@@ -39,6 +39,9 @@ pub(crate) struct Question {
     always: bool,
     /// The authenticated person.
     by: String,
+    /// Names that may be the same person's: of whoever made the token that they came with. They count where two have to agree.
+    #[serde(default)]
+    aliases: Vec<String>,
     /// What the person may do.
     roles: Vec<String>,
     /// The same for every repetition of one request; each is its own otherwise.
@@ -51,7 +54,7 @@ pub(crate) struct Question {
 pub(crate) struct Decided {
     approval_id: ApprovalId,
     run_id: RunId,
-    /// `granted` or `denied`.
+    /// `granted`, `denied`, or `endorsed` if it takes another person.
     state: &'static str,
     by: String,
     /// The last event of the run.
@@ -76,6 +79,12 @@ enum Refusal {
     Unknown(ApprovalId),
     #[error("{0}")]
     AlreadyDecided(String),
+    #[error("already_endorsed: approval {0} takes two people, and {1}")]
+    AlreadyEndorsed(ApprovalId, String),
+    #[error(
+        "endorsed_otherwise: approval {0} takes two people who agree to the same arguments, and `{1}` has agreed to others"
+    )]
+    EndorsedOtherwise(ApprovalId, String),
     #[error("approval {0} expired at {1}")]
     Expired(ApprovalId, Timestamp),
     #[error(transparent)]
@@ -122,6 +131,7 @@ impl Decider {
         let (span, mut cause) = span_of(&self.tracer, "approve", &run);
         span.set_attribute("escapement.approval.id", question.approval_id.to_string());
         span.set_attribute("escapement.approval.decision", state_of(question.decision));
+        span.set_attribute("escapement.approval.people", if row.two_people { 2_i64 } else { 1 });
         span.set_attribute(genai::TENANT, row.tenant.to_string());
         if let Some(tool) = &row.tool {
             span.set_attribute(genai::TOOL_NAME, tool.clone());
@@ -137,19 +147,23 @@ impl Decider {
                 if let (Some(id), SubmitError::Rejected(_)) = (standing_id, &error) {
                     self.withdraw(id).await;
                 }
-                return Err(refusal(error, &row));
+                return Err(refusal(error, &row, &question.by));
             }
         };
         let standing_id = self.conclude(standing_id, question.approval_id, &committed.state).await?;
+        // The first yes of two leaves it open.
+        let is_open = committed.state.approvals.contains_key(&question.approval_id);
+        let state = if is_open { "endorsed" } else { state_of(question.decision) };
+        span.set_attribute("escapement.approval.state", state);
         span.in_scope(|| {
             tracing::info!(
-                standing = standing_id.map(|id| id.to_string()), approval_id = %question.approval_id, by = question.by, decision = state_of(question.decision), "decided"
+                standing = standing_id.map(|id| id.to_string()), approval_id = %question.approval_id, by = question.by, decision = state, "decided"
             );
         });
         Ok(Decided {
             approval_id: question.approval_id,
             run_id: row.run_id,
-            state: state_of(question.decision),
+            state,
             by: question.by,
             seq: committed.state.seq,
             standing_id,
@@ -191,6 +205,9 @@ impl Decider {
     ) -> Result<Option<StandingId>, Refusal> {
         if !question.always {
             return Ok(None);
+        }
+        if row.two_people {
+            return Err(Refusal::Invalid("`always` is not for this: two people have to agree to each such call"));
         }
         if row.state != "open" {
             return Ok(Some(Steward::id_of(row, &question.by)));
@@ -284,6 +301,7 @@ impl Question {
             edited: edited.filter(|(_, digest)| *digest != row.binding.arguments),
             reason: self.reason.clone(),
             by: self.by.clone(),
+            aliases: self.aliases.clone(),
             standing: None,
         }))
     }
@@ -296,7 +314,9 @@ impl Refusal {
             Self::Edited(_) => 422,
             Self::Role(_) => 403,
             Self::Unknown(_) => 404,
-            Self::AlreadyDecided(_) | Self::Rejected(_) => 409,
+            Self::AlreadyDecided(_) | Self::AlreadyEndorsed(..) | Self::EndorsedOtherwise(..) | Self::Rejected(_) => {
+                409
+            }
             Self::Expired(..) => 410,
             Self::Unavailable(error) => {
                 tracing::warn!(error = error as &dyn std::error::Error, "a decision can't be taken at the moment");
@@ -307,7 +327,7 @@ impl Refusal {
     }
 }
 
-fn refusal(error: SubmitError, row: &ApprovalRow) -> Refusal {
+fn refusal(error: SubmitError, row: &ApprovalRow, by: &str) -> Refusal {
     match error {
         SubmitError::Rejected(Rejection::AlreadyDecided(id, how)) => {
             if row.state == "open" {
@@ -316,6 +336,17 @@ fn refusal(error: SubmitError, row: &ApprovalRow) -> Refusal {
                 decided_before(row)
             }
         }
+        SubmitError::Rejected(Rejection::AlreadyEndorsed(id, first)) => {
+            let why = if first == by {
+                format!("`{first}` has agreed to it already: somebody else has to")
+            } else {
+                format!(
+                    "`{first}` has agreed to it already: one of you made the other's token and has had it in hand, so for this you count as one person"
+                )
+            };
+            Refusal::AlreadyEndorsed(id, why)
+        }
+        SubmitError::Rejected(Rejection::EndorsedOtherwise(id, first)) => Refusal::EndorsedOtherwise(id, first),
         SubmitError::Rejected(Rejection::ApprovalExpired(id)) => Refusal::Expired(id, row.expires_at),
         SubmitError::Rejected(Rejection::Ended(_) | Rejection::ApprovalNotOpen(_)) if row.state != "open" => {
             decided_before(row)

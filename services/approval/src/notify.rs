@@ -55,12 +55,16 @@ pub(crate) struct Notifying {
     planned: Arc<Notify>,
 }
 
-/// What is read of an event that says that a question was asked: all else stands in the log.
+/// What is read of an event that says that a question was asked, or that one of two people has agreed: all else stands in the
+/// log.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct Heard {
     /// None: a limit was reached, and nobody is asked about it.
     #[serde(default, alias = "ask")]
     approval: Option<Which>,
+    /// Which question one of two people has agreed to.
+    #[serde(default)]
+    approval_id: Option<ApprovalId>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -126,20 +130,24 @@ impl Notifying {
         }
     }
 
-    /// Handles the event that a question was asked.
+    /// Handles the event that a question was asked, or that one of two people has agreed.
     pub(crate) async fn hear(self, delivery: Delivery) -> HandlerResult {
         let Ok(Subject::Event { tenant, .. }) = Subject::parse(&delivery.subject) else {
             return Ok(Outcome::dead("the subject is none of an event"));
         };
-        let (Ok(tenant), Ok(asked)) = (tenant.parse::<TenantId>(), delivery.json::<Asked>()) else {
+        let (Ok(tenant), Ok(heard)) = (tenant.parse::<TenantId>(), delivery.json::<Heard>()) else {
             return Ok(Outcome::dead("the event can't be read: another version wrote it"));
         };
-        let Some(asked) = asked.approval else { return Ok(Outcome::Ack) };
-        if asked.call_id.is_none() && self.targets.are_none() {
-            metrics::counter!("approval_questions_total").increment(1);
-            return Ok(Outcome::Ack);
-        }
-        match self.heard(&tenant, asked.approval_id).await {
+        let done = match heard {
+            Heard { approval_id: Some(id), .. } => self.endorsed(&tenant, id).await,
+            Heard { approval: None, .. } => return Ok(Outcome::Ack),
+            Heard { approval: Some(asked), .. } if asked.call_id.is_none() && self.targets.are_none() => {
+                metrics::counter!("approval_questions_total").increment(1);
+                return Ok(Outcome::Ack);
+            }
+            Heard { approval: Some(asked), .. } => self.heard(&tenant, asked.approval_id).await,
+        };
+        match done {
             Ok(()) => Ok(Outcome::Ack),
             Err(error) if error.is_transient() => Ok(Outcome::defer(error.to_string())),
             Err(error) => Err(error.into()),
@@ -162,6 +170,16 @@ impl Notifying {
             self.notices.plan(id, &plan).await?;
             self.planned.notify_one();
         }
+        Ok(())
+    }
+
+    /// Plans to tell those who were asked that one more person is needed.
+    async fn endorsed(&self, tenant: &TenantId, id: ApprovalId) -> Result<(), EngineError> {
+        metrics::counter!("approval_endorsements_total").increment(1);
+        let Some(row) = self.reads.approval(tenant, id).await?.filter(|row| row.state == "open") else { return Ok(()) };
+        let Some(first) = row.endorsed.filter(|_| self.targets.people.is_some()) else { return Ok(()) };
+        self.notices.plan(id, &[(NoticeKind::Endorsed, 0, first.at)]).await?;
+        self.planned.notify_one();
         Ok(())
     }
 
@@ -225,7 +243,13 @@ impl Notifying {
 
     /// Keeps what can't be told among the dead letters; redriven, it is told anew. Whether it is kept.
     async fn bury(&self, notice: &Notice, row: &ApprovalRow, id: &str, error: &PostError) -> bool {
-        let subject = subject::evt("approval.requested", &row.tenant, row.run_id);
+        let (event_type, body) = match notice.kind {
+            NoticeKind::Endorsed => ("approval.endorsed", json!({ "approval_id": row.approval_id })),
+            NoticeKind::Asked | NoticeKind::Reminder | NoticeKind::Escalation => {
+                ("approval.requested", json!({ "approval": { "approval_id": row.approval_id } }))
+            }
+        };
+        let subject = subject::evt(event_type, &row.tenant, row.run_id);
         let reason = error.to_string();
         let given_up = GivenUp {
             consumer: "approval",
@@ -234,8 +258,7 @@ impl Notifying {
             attempts: notice.attempts.into(),
             reason: &reason,
         };
-        let body = json!({ "approval": { "approval_id": row.approval_id } }).to_string();
-        let kept = self.bus.dlq_keep(given_up, Headers::new(), body).await;
+        let kept = self.bus.dlq_keep(given_up, Headers::new(), body.to_string()).await;
         if let Err(error) = &kept {
             tracing::warn!(error = error as &dyn std::error::Error, "a dead notice can't be kept at the moment");
         }
@@ -247,13 +270,20 @@ impl Notifying {
 fn announcement(kind: NoticeKind, row: &ApprovalRow) -> Value {
     let event_type = match kind {
         NoticeKind::Asked => "approval.requested",
+        NoticeKind::Endorsed => "approval.endorsed",
         NoticeKind::Reminder => "approval.reminder",
         NoticeKind::Escalation => "approval.escalated",
     };
     let mut data = serde_json::to_value(row).unwrap_or_default();
     data["decide"] = json!(format!("POST /v1/approvals/{}", row.approval_id));
     data["on_no_answer"] = json!("deny");
-    json!({"type": event_type, "timestamp": row.requested_at, "data": data})
+    data["people_needed"] = json!(if row.two_people { 2 } else { 1 });
+    let since =
+        row.endorsed.as_ref().filter(|_| kind == NoticeKind::Endorsed).map_or(row.requested_at, |first| first.at);
+    if let Some(first) = &row.endorsed {
+        data["text"] = json!(format!("`{}` has agreed: one more person is needed", first.by));
+    }
+    json!({"type": event_type, "timestamp": since, "data": data})
 }
 
 #[cfg(test)]

@@ -29,7 +29,9 @@ impl Steward {
 
     /// Whether a standing approval decided this open question, or somebody else did meanwhile.
     pub(crate) async fn decide(&self, row: &ApprovalRow, run: &Arc<RunState>) -> Result<bool, EngineError> {
-        let (Some(shape), Some(tool), Some(_)) = (&row.shown.shape, &row.tool, row.call_id) else { return Ok(false) };
+        // What one person allowed for good is no answer of two.
+        let shape = row.shown.shape.as_ref().filter(|_| !row.two_people);
+        let (Some(shape), Some(tool), Some(_)) = (shape, &row.tool, row.call_id) else { return Ok(false) };
         let shape = Shape { agent_digest: &run.agent_digest, tool, schema_digest: &row.binding.schema, shape };
         let Some(standing) = self.standing.covering(&row.tenant, shape, &row.reasons).await? else { return Ok(false) };
         let id = standing.standing_id;
@@ -44,6 +46,7 @@ impl Steward {
             // The words of then were about another call.
             reason: None,
             by: standing.given_by.clone(),
+            aliases: Vec::new(),
             standing: Some(id),
         });
         let key = format!("standing/{}/{id}", row.approval_id);

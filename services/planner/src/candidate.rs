@@ -270,6 +270,7 @@ impl Gathered<'_> {
             binding: Binding::default(),
             trust: self.reading.slice.trust,
             reasons: Vec::new(),
+            two_people: false,
             shown: Default::default(),
             expires_at: expires.map_or_else(|| units::later(now, agent.approval_expiry), |when| when.after(now)),
         }

@@ -133,7 +133,7 @@ impl Pipeline {
             policy: decision.policy_version.clone(),
         };
         let mut approval = approval(state, call, &decision, &binding, &origins, agent.approval_expiry);
-        if decision.answer == Answer::Ask {
+        if decision.answer == Answer::Ask && !approval.two_people {
             approval.shown.shape = shape(call, &tool, &arguments);
         }
         let granted = self.granted(state, call, &decision, &binding).await?;
@@ -219,8 +219,8 @@ impl Pipeline {
         })
     }
 
-    /// The binding of the grant, if there is one for these arguments and this tool. Policies that have changed since need
-    /// a new yes only if somebody else asks now than did then.
+    /// The binding of the grant, if there is one for these arguments and this tool, by as many people as it takes now. Policies
+    /// that have changed since need a new yes only if somebody else asks now than did then, or if they want more people.
     async fn granted(
         &self,
         state: &RunState,
@@ -231,6 +231,9 @@ impl Pipeline {
         let same =
             |grant: &&Grant| grant.binding.arguments == binding.arguments && grant.binding.schema == binding.schema;
         let Some(grant) = call.grant.as_ref().filter(same) else { return Ok(None) };
+        if takes_two(decision) && grant.endorsed_by.is_none() {
+            return Ok(None);
+        }
         // What a standing approval gave is void if that was revoked meanwhile.
         if let Some(id) = grant.standing
             && !self.engine.standing().is_in_force(&state.tenant, id).await?
@@ -272,8 +275,10 @@ fn approval(
     let dangerous = request.effect > kernel::tool::Effect::External;
     let read = "\nThe model had read untrusted data when it asked for this.";
     let read = if dangerous && request.trust == Trust::Untrusted { read } else { "" };
+    let two_people = takes_two(decision);
+    let two = if two_people { "\nTwo people have to agree to it." } else { "" };
     let question = format!(
-        "May `{}` be called with these arguments? {}{read}{}",
+        "May `{}` be called with these arguments? {}{two}{read}{}",
         request.tool,
         decision.explanation(),
         provenance::in_words(origins)
@@ -287,6 +292,7 @@ fn approval(
         binding: binding.clone(),
         trust: deciding.map_or(request.trust, |deciding| deciding.join(request.trust)),
         reasons: reasons(decision),
+        two_people,
         shown: Shown { origins: shown(origins), ..Shown::default() },
         expires_at: later(Timestamp::now(), expiry),
     }
@@ -314,15 +320,20 @@ fn shown(origins: &[Origin]) -> Vec<ArgumentOrigin> {
     origins.into_iter().take(MAX_SHOWN).map(origin).collect()
 }
 
+/// Whether two people have to agree.
+fn takes_two(decision: &Decision) -> bool {
+    decision.obligations.contains(&Obligation::TwoPeople)
+}
+
 /// What a policy obliges to and can't be done here. A call that was permitted on that condition is not permitted then. What
 /// undoes a call is neither tried out nor read back, so it can't fail for want of that.
 fn unmet(decision: &Decision, call: &Call, tool: &Tool) -> Option<String> {
-    let mut obligations = decision.obligations.clone();
     if call.request.is_compensation() {
-        obligations.retain(|obligation| *obligation == Obligation::TwoPeople);
+        return None;
     }
+    let obligations = &decision.obligations;
     let blind = obligations.contains(&Obligation::VerifyAfter) && tool.probe.is_none();
-    let words = policy::unmet(&obligations, &tool.spec)
+    let words = policy::unmet(obligations, &tool.spec)
         .or_else(|| blind.then_some("read it back afterwards, and the tool's `probe` can't be used"))?;
     Some(format!("a policy obliges to {words}; {}", decision.explanation()))
 }

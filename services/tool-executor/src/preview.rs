@@ -52,13 +52,14 @@ impl Dispatcher {
         let (Some(state), Some(mut call)) = (state, call) else {
             return Err(Problem::not_found(format!("the call {} is not open any more", question.call_id)));
         };
-        // As if the person had said yes to it: only what they can't allow is in the way then.
+        // As if everybody who has to had said yes to it: only what they can't allow is in the way then.
         let binding = Binding {
             arguments: policy::digest(&question.arguments),
             schema: call.request.schema_digest.clone(),
             policy: self.pipeline.policies.current().version().to_owned(),
         };
-        call.grant = Some(Grant { approval_id: question.approval_id, binding, standing: None });
+        let (approval_id, endorsed_by) = (question.approval_id, Some("somebody else".to_owned()));
+        call.grant = Some(Grant { approval_id, binding, standing: None, endorsed_by });
         call.request.arguments = question.arguments;
         match self.pipeline.judge(&state, &call).await.map_err(unavailable)? {
             Verdict::Refused(refusal) => Err(Problem::new(422, format!("{}: {}", refusal.code, refusal.words))),

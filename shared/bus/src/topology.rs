@@ -213,7 +213,12 @@ fn consumers() -> Vec<ConsumerSpec> {
             ],
             8192,
         ),
-        each("approval", "EVENTS", &["evt.approval.requested.>", "evt.budget.exceeded.>"], 1024),
+        each(
+            "approval",
+            "EVENTS",
+            &["evt.approval.requested.>", "evt.approval.endorsed.>", "evt.budget.exceeded.>"],
+            1024,
+        ),
         each("artifact", "SIGNALS", &["sigp.>"], 4096),
         each("observer-events", "EVENTS", &["evt.action.recorded.>", "evt.tool.started.>"], 4096),
     ];

@@ -149,6 +149,8 @@ struct Folding {
 #[derive(Default)]
 struct Seen {
     approvals: BTreeMap<kernel::ApprovalId, (&'static str, kernel::call::Approval)>,
+    /// Who was the first of two to say yes.
+    endorsed: BTreeMap<kernel::ApprovalId, String>,
     artifacts: BTreeMap<(kernel::ArtifactId, u32), kernel::call::ArtifactRef>,
     /// When each child was started, in microseconds since 1970.
     children: BTreeMap<RunId, i64>,
@@ -346,6 +348,9 @@ impl Seen {
                 if let Some(ask) = &exceeded.ask {
                     self.approvals.insert(ask.approval_id, ("open", kernel::call::Approval::clone(ask)));
                 }
+            }
+            EventData::ApprovalEndorsed(endorsed) => {
+                self.endorsed.insert(endorsed.approval_id, endorsed.by.clone());
             }
             EventData::ApprovalGranted(granted) => self.decided(granted.approval_id, "granted"),
             EventData::ApprovalDenied(denied) => self.decided(denied.approval_id, "denied"),

@@ -37,6 +37,7 @@ const FILES: &[(&str, &str)] = files![
     "0017_doors",
     "0018_people",
     "0019_one_round_trip",
+    "0030_two_people",
 ];
 
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {

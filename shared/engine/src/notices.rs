@@ -20,6 +20,8 @@ use crate::{
 pub enum NoticeKind {
     /// That there is a question.
     Asked,
+    /// That one of the two people whom it takes has agreed.
+    Endorsed,
     /// That it is still open.
     Reminder,
     /// That nobody of those who were told answers.
@@ -32,6 +34,7 @@ impl NoticeKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Asked => "asked",
+            Self::Endorsed => "endorsed",
             Self::Reminder => "reminder",
             Self::Escalation => "escalation",
         }

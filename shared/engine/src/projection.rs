@@ -5,7 +5,7 @@
 
 use kernel::{
     ApprovalId, CallId, Event, EventData, RunId, RunState, TimerId, Timestamp, WaitId,
-    call::{Approval, ArtifactRef, CallStatus},
+    call::{Approval, ArtifactRef, CallStatus, Endorsement},
     event::TimerPurpose,
     tool::CallKind,
     wait::{Condition, Wait},
@@ -29,6 +29,8 @@ pub(crate) struct Side {
     calls_gone: Vec<CallGone>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     approvals: Vec<ApprovalRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    endorsed: Vec<EndorsedRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     decided: Vec<DecidedRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -106,10 +108,18 @@ struct ApprovalRow {
     binding: kernel::call::Binding,
     trust: &'static str,
     reasons: Vec<String>,
+    two_people: bool,
     #[serde(skip_serializing_if = "kernel::call::Shown::is_empty")]
     shown: kernel::call::Shown,
     requested_at: Timestamp,
     expires_at: Timestamp,
+}
+
+#[derive(Debug, Serialize)]
+struct EndorsedRow {
+    run_id: RunId,
+    approval_id: ApprovalId,
+    endorsed: Endorsement,
 }
 
 #[derive(Debug, Serialize)]
@@ -156,6 +166,7 @@ impl Side {
             && self.calls.is_empty()
             && self.calls_gone.is_empty()
             && self.approvals.is_empty()
+            && self.endorsed.is_empty()
             && self.decided.is_empty()
             && self.artifacts.is_empty()
             && self.children.is_empty()
@@ -221,6 +232,10 @@ impl Side {
                 if let Some(ask) = &exceeded.ask {
                     self.add_approval(after, ask, at);
                 }
+            }
+            EventData::ApprovalEndorsed(endorsed) => {
+                let (approval_id, endorsed) = (endorsed.approval_id, endorsed.endorsement(at));
+                self.endorsed.push(EndorsedRow { run_id, approval_id, endorsed });
             }
             EventData::ApprovalGranted(granted) => {
                 self.decide(run_id, granted.approval_id, "granted", at, Some(&granted.by), granted.reason.as_ref());
@@ -313,6 +328,7 @@ impl Side {
             binding: approval.binding,
             trust: approval.trust.as_str(),
             reasons: approval.reasons,
+            two_people: approval.two_people,
             shown: approval.shown,
             requested_at: at,
             expires_at: approval.expires_at,

@@ -155,6 +155,29 @@ impl ApiTokens {
         Ok(found.is_some())
     }
 
+    /// The names of those who made a token, or the token of who made it, and so on: each has had the next one in hand. A name counts
+    /// for whatever tokens have, or had, it in this tenant.
+    ///
+    /// # Errors
+    /// When Postgres does not answer.
+    pub async fn makers(&self, tenant: &TenantId, token_id: Uuid) -> Result<Vec<String>, EngineError> {
+        let read = || pg("looking for who made an API token");
+        let rows = sqlx::query(
+            "with recursive makers as (
+                 select created_by as name from api_tokens where token_id = $1 and tenant = $2
+                 union
+                 select t.created_by from makers m join api_tokens t on t.name = m.name and t.tenant = $2
+             )
+             select name from makers order by name",
+        )
+        .bind(token_id)
+        .bind(tenant.as_str())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(read())?;
+        rows.iter().map(|row| Cells(row).get("name")).collect::<Result<_, _>>().map_err(read())
+    }
+
     /// The tokens of a tenant, newest first; also those that are revoked or over if `all`.
     ///
     /// # Errors

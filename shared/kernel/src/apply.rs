@@ -108,6 +108,7 @@ fn created_state(run_id: RunId, event: &Event, created: &RunCreated) -> RunState
         last_wait: None,
         timers: Default::default(),
         approvals: Default::default(),
+        endorsed: Default::default(),
         decided: Default::default(),
         artifacts: Default::default(),
         skills: Default::default(),

@@ -149,6 +149,39 @@ pub struct Grant {
     /// The standing approval that gave it in place of a person; void once that is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<StandingId>,
+    /// The other person, who had said yes to the same before, if two were asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endorsed_by: Option<String>,
+}
+
+/// The first yes to a question that takes two people. It is bound like a grant, belongs to one question, and goes with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Endorsement {
+    /// The authenticated operator.
+    pub by: String,
+    /// Names that may be the same person's, see [`Endorsement::may_be_of`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// When.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// The arguments as the operator edited them: the other person has to agree to these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<serde_json::Value>,
+    /// What the yes is bound to.
+    pub binding: Binding,
+    /// What the operator wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Endorsement {
+    /// Whether it may have been given by this person, as far as anybody can know: under the same name, or with a token that one
+    /// of the two made, and so had in hand.
+    #[must_use]
+    pub fn may_be_of(&self, name: &str, aliases: &[String]) -> bool {
+        self.by == name || self.aliases.iter().any(|alias| alias == name) || aliases.contains(&self.by)
+    }
 }
 
 /// What an approval is bound to: if anything of it changed by the time of dispatch, it is void.
@@ -309,6 +342,9 @@ pub struct Approval {
     /// The policies that asked, with their words.
     #[serde(default)]
     pub reasons: Vec<String>,
+    /// Whether it takes the yes of two different people. One no is enough.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_people: bool,
     /// What the person is shown beside it. It stays in the log; the state of the run has no use for it.
     #[serde(default, skip_serializing_if = "Shown::is_empty")]
     pub shown: Shown,

@@ -93,6 +93,12 @@ mutants! {
     DecidesTwice,
     /// A yes counts after its time.
     DecidesTooLate,
+    /// One person is enough where two have to agree.
+    OnePersonIsEnough,
+    /// One person is two where two have to agree.
+    OnePersonTwice,
+    /// The second of two people may agree to something else.
+    SecondsAnything,
     /// A question expires before its time.
     ExpiresTooEarly,
     /// A yes is bound to something else than what was shown.

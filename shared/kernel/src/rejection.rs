@@ -61,6 +61,15 @@ pub enum Rejection {
     /// It was decided before.
     #[error("approval {0} was already {1}")]
     AlreadyDecided(ApprovalId, String),
+    /// It takes two people, and this one has said yes already, be it under another name.
+    #[error("approval {0} takes another person: `{1}` has agreed to it already")]
+    AlreadyEndorsed(ApprovalId, String),
+    /// It takes two people, and the first one has agreed to other arguments.
+    #[error("approval {0} takes two people who agree to the same arguments: `{1}` has agreed to others")]
+    EndorsedOtherwise(ApprovalId, String),
+    /// It takes two people, so what one of them allowed once and for all does not answer it.
+    #[error("approval {0} takes two people each time: no standing approval answers it")]
+    TakesTwoPeople(ApprovalId),
     /// The approval's time is over.
     #[error("approval {0} has expired")]
     ApprovalExpired(ApprovalId),
@@ -108,6 +117,9 @@ impl Rejection {
             Self::NothingToCompensate(_) => "nothing_to_compensate",
             Self::ApprovalNotOpen(_) => "approval_not_open",
             Self::AlreadyDecided(..) => "already_decided",
+            Self::AlreadyEndorsed(..) => "already_endorsed",
+            Self::EndorsedOtherwise(..) => "endorsed_otherwise",
+            Self::TakesTwoPeople(_) => "takes_two_people",
             Self::ApprovalExpired(_) => "approval_expired",
             Self::NotTheParent(_) => "not_the_parent",
             Self::HeldByParent(_) => "held_by_parent",

@@ -10,7 +10,7 @@ use crate::{
     acceptance::{Criterion, CriterionVerdict, Verification},
     agent::ParallelWake,
     budget::{LimitName, Limits, Spent},
-    call::{Approval, ArtifactRef, Call},
+    call::{Approval, ArtifactRef, Call, Endorsement},
     child::{Child, ParentRef},
     context::Summary,
     drift::{Drift, RecentCall},
@@ -227,6 +227,9 @@ pub struct RunState {
     pub timers: BTreeMap<TimerId, Timer>,
     /// Open questions.
     pub approvals: BTreeMap<ApprovalId, Approval>,
+    /// Of open questions that take two people, the first yes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub endorsed: BTreeMap<ApprovalId, Endorsement>,
     /// Questions that were answered, newest last.
     pub decided: VecDeque<(ApprovalId, String)>,
     /// Its artifacts, newest last.
@@ -495,6 +498,7 @@ impl RunState {
     pub(crate) fn remember_decided(&mut self, approval: ApprovalId, verdict: &str) {
         if !broken(Mutant::DecidesTwice) {
             self.approvals.remove(&approval);
+            self.endorsed.remove(&approval);
         }
         if self.decided.len() == MAX_REMEMBERED {
             self.decided.pop_front();

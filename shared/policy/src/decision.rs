@@ -48,7 +48,7 @@ impl fmt::Display for Answer {
 pub enum Obligation {
     /// Do a dry run first and show its result.
     DryRunFirst,
-    /// Two different people must agree.
+    /// Two different people must agree: a permit with it asks, also without `@ask`.
     TwoPeople,
     /// Read back afterwards whether the effect is there.
     VerifyAfter,

@@ -253,8 +253,11 @@ fn rule(id: &str, policy: &Policy) -> Result<Rule, Complaint> {
         return Ok(Rule { reason: reason.to_owned(), kind: RuleKind::Forbid });
     }
     let obligations = obligation.map_or_else(|| Ok(BTreeSet::new()), |names| obligations(id, names))?;
-    let reason = ask.or(reason).map_or_else(|| format!("{id} permits it"), str::to_owned);
-    Ok(Rule { reason, kind: RuleKind::Permit { ask: ask.is_some(), obligations } })
+    // Nobody but people can keep it, so whoever obliges to it asks.
+    let two = obligations.contains(&Obligation::TwoPeople);
+    let otherwise = if two { "takes two people" } else { "permits it" };
+    let reason = ask.or(reason).map_or_else(|| format!("{id} {otherwise}"), str::to_owned);
+    Ok(Rule { reason, kind: RuleKind::Permit { ask: ask.is_some() || two, obligations } })
 }
 
 fn obligations(id: &str, names: &str) -> Result<BTreeSet<Obligation>, Complaint> {

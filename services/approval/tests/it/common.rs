@@ -88,6 +88,7 @@ impl System {
             },
             trust: Trust::Untrusted,
             reasons: vec!["it changes something outside".into()],
+            two_people: false,
             shown: Default::default(),
             expires_at: Timestamp::now().checked_add(jiff::SignedDuration::from_millis(within)).unwrap(),
         };

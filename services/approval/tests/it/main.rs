@@ -7,3 +7,4 @@ mod decisions;
 mod expiry;
 mod notices;
 mod standing;
+mod two_people;

@@ -1,5 +1,5 @@
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -131,5 +131,38 @@ async fn a_final_refusal_is_kept_as_a_dead_letter_and_the_question_stays_open() 
     assert!(letter.reason.contains("410"), "{}", letter.reason);
     system.decide(&asked, |_| {}).await.unwrap();
     service.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
+async fn people_are_told_that_one_more_of_them_is_needed() {
+    let system = System::new().await;
+    let (people, addr) = Receiver::start([]).await;
+    let set_up = |config: &mut approval::Config| {
+        config.notify_url = format!("http://{addr}/ask");
+        config.notify_secret = "secret".into();
+    };
+    // Of two instances, one tells it.
+    let (first, second) = (system.approval(set_up).await, system.approval(set_up).await);
+    let asked = system.ask_about(3_600_000, |approval| approval.two_people = true).await;
+    let told =
+        || -> Vec<Value> { people.got().iter().map(|(_, body)| serde_json::from_slice(body).unwrap()).collect() };
+    let question = system.until("a notice", async || told().pop()).await;
+    assert_eq!(
+        (&question["type"], &question["data"]["people_needed"]),
+        (&Value::from("approval.requested"), &2.into())
+    );
+    system.decide(&asked, |_| {}).await.unwrap();
+    let endorsed = async || told().into_iter().find(|told| told["type"] == "approval.endorsed");
+    let notice = system.until("a second notice", endorsed).await;
+    assert_eq!(notice["data"]["approval_id"], asked.id.to_string());
+    assert_eq!(notice["data"]["endorsed"]["by"], "ann");
+    assert_eq!(notice["data"]["text"], "`ann` has agreed: one more person is needed");
+    system.decide(&asked, |question| question["by"] = "bob".into()).await.unwrap();
+    first.stop().await.unwrap();
+    second.stop().await.unwrap();
+    let ids: BTreeSet<_> =
+        people.got().iter().map(|(headers, _)| headers["webhook-id"].to_str().unwrap().to_owned()).collect();
+    assert_eq!(ids.len(), 2, "each is known by its id: {ids:?}");
     system.close().await;
 }

@@ -2,7 +2,7 @@
 
 use kernel::{
     ApprovalId, EventData, Trust,
-    event::{ApprovalGranted, ApprovalRequested},
+    event::{ApprovalEndorsed, ApprovalGranted, ApprovalRequested},
 };
 
 use super::{Question, Timeline, line::Line, words::span};
@@ -13,6 +13,7 @@ impl Timeline {
     pub(super) fn question_line(&mut self, event: &EventView, data: &EventData) -> Option<Line> {
         match data {
             EventData::ApprovalRequested(requested) => Some(self.asked(event, requested)),
+            EventData::ApprovalEndorsed(endorsed) => Some(self.endorsed(event, endorsed)),
             EventData::ApprovalGranted(granted) => Some(self.granted(event, granted)),
             EventData::ApprovalDenied(denied) => {
                 let line = self.answered(event, denied.approval_id, '✗', "denied", Paint::Bad, &denied.by);
@@ -43,11 +44,30 @@ impl Timeline {
         };
         let line =
             approval.reasons.iter().fold(line, |line, reason| line.below(Paint::Dim, format!("because {reason}")));
+        let line = if approval.two_people { line.below(Paint::Person, "two people have to agree") } else { line };
         line.below(Paint::Person, format!("esc approve {}", approval.approval_id))
     }
 
+    /// The question stays open, so nobody is woken.
+    fn endorsed(&self, event: &EventView, endorsed: &ApprovalEndorsed) -> Line {
+        let question = self.questions.get(&endorsed.approval_id);
+        let tool = question.and_then(|question| question.tool.clone()).unwrap_or_default();
+        let thought = question.map(|question| format!("after {}", span(event.at.duration_since(question.asked))));
+        let edited = if endorsed.arguments.is_some() { "with other arguments" } else { "" };
+        Line::new('✓', "agreed", Paint::Person)
+            .stress(tool)
+            .say(format!("by {}, and one more person is needed", endorsed.by))
+            .aside(thought.unwrap_or_default())
+            .painted(Paint::Warn, edited)
+            .say(endorsed.reason.as_deref().unwrap_or_default())
+    }
+
     fn granted(&mut self, event: &EventView, granted: &ApprovalGranted) -> Line {
-        let line = self.answered(event, granted.approval_id, '✓', "approved", Paint::Good, &granted.by);
+        let by = match &granted.endorsed_by {
+            Some(first) => format!("{first} and {}", granted.by),
+            None => granted.by.clone(),
+        };
+        let line = self.answered(event, granted.approval_id, '✓', "approved", Paint::Good, &by);
         let edited = if granted.arguments.is_some() { "with other arguments" } else { "" };
         line.painted(Paint::Warn, edited).say(granted.reason.as_deref().unwrap_or_default())
     }

@@ -183,6 +183,7 @@ fn main_job() -> Story {
                 binding: Binding::default(),
                 trust: Trust::Untrusted,
                 reasons: vec!["it changes something outside".into()],
+                two_people: false,
                 shown: Default::default(),
                 expires_at: story.at(8_700 + 86_400_000),
             },
@@ -195,6 +196,8 @@ fn main_job() -> Story {
         binding: Binding::default(),
         reason: Some("looks good".into()),
         standing: None,
+        endorsed_by: None,
+        aliases: Vec::new(),
     };
     story.then(11_900, granted);
     story.then(11_950, story.starts("merge", 1));
@@ -304,6 +307,47 @@ fn why_a_plan_changed_and_what_was_paid_for_in_vain_is_told() {
         assert!(told.contains(words), "{words} is missing:\n{told}");
     }
     assert!(timeline.economics().tokens_per_turn.is_empty(), "it is no turn");
+}
+
+#[test]
+fn the_first_of_two_people_is_told_and_the_second_with_both() {
+    let mut story = Story::new();
+    let approval_id = ApprovalId::from_uuid(uuid::Uuid::from_u128(9));
+    let approval = Approval {
+        approval_id,
+        call_id: None,
+        question: block("May `bank.transfer` be called?", Trust::System),
+        tool: Some("bank.transfer".into()),
+        arguments: None,
+        binding: Binding::default(),
+        trust: Trust::Operator,
+        reasons: Vec::new(),
+        two_people: true,
+        shown: Default::default(),
+        expires_at: story.at(86_400_000),
+    };
+    story.then(0, ApprovalRequested { approval });
+    let (binding, reason) = (Binding::default(), Some("but less".to_owned()));
+    let arguments = Some(serde_json::json!({"amount": 800}));
+    let by = "ann".to_owned();
+    story.then(2_000, ApprovalEndorsed { approval_id, by, aliases: Vec::new(), arguments, binding, reason });
+    let granted = ApprovalGranted {
+        approval_id,
+        by: "bob".into(),
+        arguments: None,
+        binding: Binding::default(),
+        reason: None,
+        standing: None,
+        endorsed_by: Some("ann".into()),
+        aliases: Vec::new(),
+    };
+    story.then(5_000, granted);
+    let (told, _) = told(&story);
+    let wanted =
+        ["two people have to agree", "by ann, and one more person is needed", "with other arguments", "by ann and bob"];
+    for words in wanted {
+        assert!(told.contains(words), "{words} is missing:\n{told}");
+    }
 }
 
 #[test]

@@ -221,6 +221,7 @@ impl Turns {
             binding: Binding::default(),
             trust: state.lowest_trust.join(Trust::System),
             reasons: Vec::new(),
+            two_people: false,
             shown: Default::default(),
             expires_at: kernel::units::later(Timestamp::now(), before.agent.approval_expiry),
         };

@@ -75,7 +75,15 @@ async fn refuse(approval: &Engine, state: &RunState) {
     for approval_id in state.approvals.keys().copied() {
         let (edited, reason, standing) = (None, Some("no".to_owned()), None);
         let (verdict, by) = (Verdict::Deny, "ann".to_owned());
-        let decide = Command::DecideApproval(DecideApproval { approval_id, verdict, edited, reason, by, standing });
+        let decide = Command::DecideApproval(DecideApproval {
+            approval_id,
+            verdict,
+            edited,
+            reason,
+            by,
+            aliases: Vec::new(),
+            standing,
+        });
         let _ = approval.submit(state.run_id, decide, format!("decide/{approval_id}"), Cause::default()).await;
     }
 }

@@ -115,6 +115,7 @@ fn decide(sim: &mut Sim, verdict: Verdict) {
         binding: Default::default(),
         trust: Trust::Untrusted,
         reasons: vec![],
+        two_people: false,
         shown: Default::default(),
         expires_at: kernel::units::later(sim.now, Duration::from_secs(3600)),
     };
@@ -128,6 +129,7 @@ fn decide(sim: &mut Sim, verdict: Verdict) {
         edited: None,
         reason: None,
         by,
+        aliases: Vec::new(),
         standing: None,
     }));
 }
@@ -213,6 +215,7 @@ async fn the_load_test_loops_five_times_and_asks() {
         edited: None,
         reason: None,
         by,
+        aliases: Vec::new(),
         standing: None,
     }));
     sim.turn().await;

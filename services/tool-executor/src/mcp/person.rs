@@ -130,6 +130,7 @@ impl RunCaller {
             arguments: Some(proposed),
             trust: Trust::Untrusted,
             reasons: vec![format!("the MCP server `{}` asks this while it works on a call", self.server)],
+            two_people: false,
             shown: Default::default(),
             expires_at: later(Timestamp::now(), self.answer),
         };

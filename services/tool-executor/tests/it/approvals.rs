@@ -81,6 +81,7 @@ async fn decide_by_standing(house: &House, run: RunId, asked: &Approval, standin
         edited: None,
         reason: None,
         by: "ann".to_owned(),
+        aliases: Vec::new(),
         standing: Some(standing),
     };
     let key = format!("standing/{}", asked.approval_id);

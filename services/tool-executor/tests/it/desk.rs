@@ -86,10 +86,8 @@ impl Bench {
         until(what, async || (self.log(what).len() >= times).then_some(())).await;
     }
 
-    /// A tool as the catalogue has it, once it has it.
     pub async fn tool(&self, name: &str) -> McpTool {
-        let catalogue = self.house.engine(Role::Planner).await.mcp();
-        until(name, async || catalogue.now(name).await.unwrap()).await
+        found(&self.house, name).await
     }
 
     pub async fn call(&self, name: &str, arguments: Value, trust: Trust) -> CallRequest {
@@ -106,7 +104,15 @@ impl Bench {
 
     pub async fn deny(&self, run: RunId, approval_id: ApprovalId) {
         let (verdict, by) = (Verdict::Deny, "ann".to_owned());
-        let decision = DecideApproval { approval_id, verdict, edited: None, reason: None, by, standing: None };
+        let decision = DecideApproval {
+            approval_id,
+            verdict,
+            edited: None,
+            reason: None,
+            by,
+            aliases: Vec::new(),
+            standing: None,
+        };
         let key = format!("decide/{approval_id}");
         self.house.submit(Role::Approval, run, Command::DecideApproval(decision), &key).await;
     }
@@ -116,6 +122,13 @@ impl Bench {
     }
 }
 
+/// A tool as the catalogue of a house has it, once it has it.
+pub async fn found(house: &House, name: &str) -> McpTool {
+    let catalogue = house.engine(Role::Planner).await.mcp();
+    until(name, async || catalogue.now(name).await.unwrap()).await
+}
+
+/// A call of it.
 pub fn request(tool: &McpTool, arguments: Value, trust: Trust) -> CallRequest {
     let spec = &tool.spec;
     CallRequest {

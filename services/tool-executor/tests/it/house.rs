@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bus::{ConsumeOptions, Delivery, Outcome, header};
 use engine::testing::TestStack;
-use engine::{Engine, ToolCatalog};
+use engine::{Engine, SubmitError, ToolCatalog};
 use jiff::Timestamp;
 use kernel::call::{Approval, CallRequest, Compensation, Exit, Observation, Verdict};
 use kernel::command::{
@@ -187,16 +187,31 @@ impl House {
     }
 
     pub async fn decide(&self, run: RunId, approval_id: ApprovalId, edited: Option<(Value, String)>) {
+        self.agree(run, approval_id, "ann", edited).await.unwrap();
+    }
+
+    /// Somebody says yes, to these arguments if they are edited.
+    pub async fn agree(
+        &self,
+        run: RunId,
+        approval_id: ApprovalId,
+        by: &str,
+        edited: Option<(Value, String)>,
+    ) -> Result<Arc<RunState>, SubmitError> {
         let decision = DecideApproval {
             approval_id,
             verdict: Verdict::Approve,
             edited,
             reason: None,
-            by: "ann".to_owned(),
+            by: by.to_owned(),
+            aliases: Vec::new(),
             standing: None,
         };
-        let key = format!("decide/{approval_id}");
-        self.submit(Role::Approval, run, Command::DecideApproval(decision), &key).await;
+        // Every press of the button is a request of its own.
+        let key = format!("decide/{approval_id}/{}", CallId::mint());
+        let engine = self.engine(Role::Approval).await;
+        let committed = engine.submit(run, Command::DecideApproval(decision), key, Cause::default()).await?;
+        Ok(committed.state)
     }
 
     pub async fn cancel(&self, run: RunId) {

@@ -28,4 +28,5 @@ mod replays;
 mod requests;
 mod schedules;
 mod server;
+mod two_people;
 mod verify;

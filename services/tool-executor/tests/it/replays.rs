@@ -11,8 +11,15 @@ use crate::house::House;
 use crate::server::Server;
 
 async fn decide(house: &House, run: RunId, approval_id: ApprovalId, verdict: Verdict) {
-    let decision =
-        DecideApproval { approval_id, verdict, edited: None, reason: None, by: "ann".to_owned(), standing: None };
+    let decision = DecideApproval {
+        approval_id,
+        verdict,
+        edited: None,
+        reason: None,
+        by: "ann".to_owned(),
+        aliases: Vec::new(),
+        standing: None,
+    };
     house.submit(Role::Approval, run, Command::DecideApproval(decision), &format!("decide/{approval_id}")).await;
 }
 
@@ -88,6 +95,7 @@ async fn an_answer_given_twice_counts_once_and_for_its_own_call_only() {
         edited: None,
         reason: None,
         by: "ann".to_owned(),
+        aliases: Vec::new(),
         standing: None,
     };
     let approval = house.engine(Role::Approval).await;

@@ -52,6 +52,7 @@ from started_calls where run_id = any ($1)
 union all
 select 'approvals', run_id, approval_id::text, json_build_object(
     'tenant', tenant, 'call_id', call_id, 'tool', tool, 'state', state,
+    'two_people', two_people, 'endorsed_by', endorsed ->> 'by',
     'expires_at', (extract(epoch from expires_at) * 1000000)::bigint)::text
 from approvals where run_id = any ($1)
 union all
@@ -128,6 +129,7 @@ pub(super) fn expected(state: &RunState, seen: &Seen) -> Rows {
     for (id, (verdict, approval)) in &seen.approvals {
         let value = json!({
             "tenant": tenant, "call_id": approval.call_id, "tool": approval.tool, "state": verdict,
+            "two_people": approval.two_people, "endorsed_by": seen.endorsed.get(id),
             "expires_at": micros(approval.expires_at),
         });
         row("approvals", id.to_string(), value);

@@ -2,7 +2,7 @@
 
 use kernel::{
     ApprovalId, CallId, RunId, StandingId, TenantId, Timestamp, Trust,
-    call::{Binding, Shown},
+    call::{Binding, Endorsement, Shown},
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -40,6 +40,10 @@ pub struct ApprovalRow {
     pub trust: Trust,
     /// The policies that asked, with their words.
     pub reasons: Vec<String>,
+    /// Whether it takes the yes of two different people.
+    pub two_people: bool,
+    /// The first yes of two.
+    pub endorsed: Option<Endorsement>,
     /// Where the arguments come from, what the model said, and what it had before it.
     pub shown: Shown,
     /// `open`, `granted`, `denied` or `expired`.
@@ -62,8 +66,8 @@ pub struct ApprovalRow {
 macro_rules! select_approvals {
     ($($rest:tt)*) => {
         concat!(
-            "select approval_id, run_id, tenant, call_id, tool, question, arguments, binding, trust, reasons, shown, state,
-                    decided_by, decision, standing, ",
+            "select approval_id, run_id, tenant, call_id, tool, question, arguments, binding, trust, reasons, two_people, endorsed, shown,
+                    state, decided_by, decision, standing, ",
             micros!("requested_at"),
             ", ",
             micros!("expires_at"),
@@ -172,6 +176,8 @@ fn approval_row(row: &PgRow) -> Result<ApprovalRow, sqlx::Error> {
         binding: row.json("binding")?,
         trust: row.word("trust")?,
         reasons: row.json("reasons")?,
+        two_people: row.get("two_people")?,
+        endorsed: row.get::<Option<Json<Endorsement>>>("endorsed")?.map(|json| json.0),
         shown: row.get::<Option<Json<Shown>>>("shown")?.map(|json| json.0).unwrap_or_default(),
         state: row.get("state")?,
         requested_at: row.time("requested_at")?,

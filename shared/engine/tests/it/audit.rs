@@ -3,7 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use engine::{AuditOptions, AuditReport, Engine, audit, testing, testing::TestStack};
-use kernel::{Cause, Role, RunId, TenantId};
+use kernel::{
+    ApprovalId, Block, Cause, Command, Role, RunId, TenantId, Timestamp, Trust,
+    call::{Approval, Binding, Verdict},
+    command::DecideApproval,
+};
 use sqlx::{AssertSqlSafe, Executor};
 
 use crate::core::{create, forge_event, message, wait_for_forge};
@@ -121,4 +125,56 @@ async fn once_all_is_quiet_a_lost_wake_is_seen() {
         [(None, "settled.undispatched"), (Some(idle), kernel::audit::rules::SETTLED), (Some(run), "settled.lost_wake")];
     assert_eq!(found, BTreeSet::from(wanted), "{report:#?}");
     stack.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_yes_of_two_stands_beside_the_log_as_it_is_in_it() {
+    let stack = TestStack::new().await.unwrap();
+    let ingress = stack.engine(Role::Ingress).await.unwrap();
+    let executor = stack.engine(Role::ToolExecutor).await.unwrap();
+    let people = stack.engine(Role::Approval).await.unwrap();
+    let (run, approval_id) = (RunId::mint(), ApprovalId::mint());
+    ingress.submit(run, create("to be agreed to"), "create", Cause::default()).await.unwrap();
+    let question = Approval {
+        approval_id,
+        call_id: None,
+        question: Block::new("may it?", Trust::System, "policy"),
+        tool: None,
+        arguments: None,
+        binding: Binding::default(),
+        trust: Trust::System,
+        reasons: Vec::new(),
+        two_people: true,
+        shown: Default::default(),
+        expires_at: Timestamp::now() + jiff::SignedDuration::from_hours(1),
+    };
+    executor.submit(run, Command::AskApproval(Box::new(question)), "ask", Cause::default()).await.unwrap();
+    let agree = async |by: &str| {
+        let decision = DecideApproval {
+            approval_id,
+            verdict: Verdict::Approve,
+            edited: None,
+            reason: None,
+            by: by.to_owned(),
+            aliases: vec!["root".to_owned()],
+            standing: None,
+        };
+        people.submit(run, Command::DecideApproval(decision), by, Cause::default()).await
+    };
+    let first = agree("ann").await.unwrap();
+    let row = people.reads().approval_by_id(approval_id).await.unwrap().unwrap();
+    assert_eq!((row.state.as_str(), row.two_people), ("open", true));
+    assert_eq!(row.endorsed.as_ref(), first.state.endorsed.get(&approval_id), "as it is in the log");
+    assert!(agree("root").await.is_err(), "who made ann's token");
+    let again = agree("ann").await.unwrap();
+    assert!(again.duplicate, "the same request is heard once");
+    drain(&stack, [&executor, &people]).await;
+    assert_eq!(audited(&stack, false).await.violations, []);
+    spoil(&stack, "update approvals set endorsed = null".to_owned()).await;
+    assert_eq!(rules(&audited(&stack, false).await), BTreeSet::from(["approvals.differs"]));
+
+    agree("bob").await.unwrap();
+    let row = people.reads().approval_by_id(approval_id).await.unwrap().unwrap();
+    assert_eq!((row.state.as_str(), row.decided_by.as_deref()), ("granted", Some("bob")));
+    let _spoiled = stack.close().await;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::testing::TestStack;
-use engine::{AuditEntry, AuditFilter, NewStanding, NoticeKind, Shape, schema_state};
+use engine::{AuditEntry, AuditFilter, NewStanding, NewToken, NoticeKind, Shape, schema_state};
 use kernel::{ApprovalId, Role, RunId, StandingId, TenantId, Timestamp};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
@@ -196,5 +196,41 @@ async fn a_schema_that_a_newer_program_made_is_told_from_one_that_lacks_somethin
         (state.pending.as_slice(), state.ahead.as_slice()),
         (["0018 people".to_owned()].as_slice(), [9999].as_slice())
     );
+    stack.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_had_a_token_in_hand_is_known() {
+    let stack = TestStack::new().await.unwrap();
+    let tokens = stack.engine(Role::Ingress).await.unwrap().tokens();
+    let acme: TenantId = "acme".parse().unwrap();
+    let make = async |tenant: &TenantId, name: &str, created_by: &str| {
+        let new = NewToken {
+            tenant: tenant.clone(),
+            name: name.to_owned(),
+            roles: vec!["admin".to_owned()],
+            sha256: *Uuid::new_v5(&Uuid::nil(), format!("{tenant}/{name}/{created_by}").as_bytes())
+                .as_bytes()
+                .repeat(2)
+                .first_chunk()
+                .unwrap(),
+            expires_at: Timestamp::now() + jiff::SignedDuration::from_hours(1),
+            created_by: created_by.to_owned(),
+        };
+        tokens.create(&new).await.unwrap().expect("the name is free").token_id
+    };
+    let ann = make(&acme, "ann", "root").await;
+    let laptop = make(&acme, "laptop", "ann").await;
+    let phone = make(&acme, "phone", "laptop").await;
+    // Of another tenant, by people who are called the same.
+    make(&TenantId::default(), "ann", "eve").await;
+    assert_eq!(tokens.makers(&acme, ann).await.unwrap(), ["root"]);
+    assert_eq!(tokens.makers(&acme, laptop).await.unwrap(), ["ann", "root"]);
+    assert_eq!(tokens.makers(&acme, phone).await.unwrap(), ["ann", "laptop", "root"]);
+    assert!(tokens.makers(&TenantId::default(), phone).await.unwrap().is_empty());
+    // A name that is free again, and comes back in a circle: whoever had it before counts on.
+    tokens.revoke(&acme, ann, "root").await.unwrap().unwrap();
+    make(&acme, "ann", "phone").await;
+    assert_eq!(tokens.makers(&acme, phone).await.unwrap(), ["ann", "laptop", "phone", "root"]);
     stack.close().await.unwrap();
 }

@@ -61,6 +61,9 @@ impl RunState {
                     call.grant = None;
                 }
             }
+            EventData::ApprovalEndorsed(endorsed) => {
+                self.endorsed.insert(endorsed.approval_id, endorsed.endorsement(event.at));
+            }
             EventData::ApprovalGranted(granted) => self.fold_grant(event, granted),
             EventData::ApprovalDenied(denied) => {
                 let words = denied.reason.as_deref().unwrap_or("no reason given");
@@ -86,6 +89,7 @@ impl RunState {
                 approval_id: granted.approval_id,
                 binding: granted.binding.clone(),
                 standing: granted.standing,
+                endorsed_by: granted.endorsed_by.clone(),
             });
             self.remember_decided(granted.approval_id, "approved");
         } else {

@@ -8,8 +8,8 @@ use super::{Report, family::ended_call, family::is_simulated, rules};
 use crate::{
     call::{Approval, Binding, CallRequest, Compensation},
     event::{
-        ApprovalGranted, Event, EventData, Finding, Outcome, SubagentStarted, TimerPurpose, ToolProgressed,
-        ToolReconciled, ToolStarted,
+        ApprovalEndorsed, ApprovalGranted, Event, EventData, Finding, Outcome, SubagentStarted, TimerPurpose,
+        ToolProgressed, ToolReconciled, ToolStarted,
     },
     ids::{ApprovalId, CallId, RunId},
     tool::needs_start,
@@ -103,11 +103,34 @@ struct Question {
     of_run: bool,
     binding: Binding,
     expires_at: Timestamp,
+    /// Whether it takes two people, and the first of them.
+    two_people: bool,
+    first: Option<ApprovalEndorsed>,
 }
 
 impl Trace {
     fn may_have_happened(&self) -> bool {
         self.progress != Progress::Unstarted
+    }
+}
+
+impl Question {
+    /// Whether a yes is bound to what was shown, or to what the operator made of the arguments.
+    fn is_bound(&self, edited: bool, bound: &Binding) -> bool {
+        let shown = &self.binding;
+        (edited || shown.arguments == bound.arguments) && shown.schema == bound.schema && shown.policy == bound.policy
+    }
+
+    /// Whether as many people have agreed as it takes, to the same.
+    fn is_agreed(&self, granted: &ApprovalGranted) -> bool {
+        let ApprovalGranted { by, aliases, binding, standing, endorsed_by, .. } = granted;
+        match &self.first {
+            None => !self.two_people && endorsed_by.is_none(),
+            Some(first) => {
+                let other = first.by != *by && !first.aliases.contains(by) && !aliases.contains(&first.by);
+                other && standing.is_none() && first.binding == *binding && *endorsed_by == Some(first.by.clone())
+            }
+        }
     }
 }
 
@@ -143,6 +166,7 @@ impl Calls {
                     self.ask(event, ask, report);
                 }
             }
+            EventData::ApprovalEndorsed(endorsed) => self.endorse(event, endorsed, report),
             EventData::ApprovalGranted(granted) => self.grant(event, granted, report),
             EventData::ApprovalDenied(denied) => {
                 self.decide(event, denied.approval_id, true, report);
@@ -274,8 +298,15 @@ impl Calls {
                 None => report.add(Some(event.seq), rules::ONE_END, format!("call {call} is not open")),
             }
         }
-        let (call, binding, expires_at) = (approval.call_id, approval.binding.clone(), approval.expires_at);
-        self.questions.insert(id, Question { call, of_run: approval.is_question(), binding, expires_at });
+        let question = Question {
+            call: approval.call_id,
+            of_run: approval.is_question(),
+            binding: approval.binding.clone(),
+            expires_at: approval.expires_at,
+            two_people: approval.two_people,
+            first: None,
+        };
+        self.questions.insert(id, question);
     }
 
     fn decide(&mut self, event: &Event, id: ApprovalId, by_person: bool, report: &mut Report) -> Option<Question> {
@@ -289,13 +320,30 @@ impl Calls {
         question
     }
 
+    /// The first of two people says yes: to an open question that takes two, once, in time.
+    fn endorse(&mut self, event: &Event, endorsed: &ApprovalEndorsed, report: &mut Report) {
+        let id = endorsed.approval_id;
+        let open = self.questions.get_mut(&id).filter(|question| event.at < question.expires_at);
+        let Some(question) = open else {
+            return report.add(Some(event.seq), rules::DECIDED_ONCE, format!("{id} is not to be decided (any more)"));
+        };
+        let first = question.two_people && question.first.is_none();
+        report.expect(first, event, rules::TWO_PEOPLE, || format!("{id} takes no first of two people"));
+        let bound = question.is_bound(endorsed.arguments.is_some(), &endorsed.binding);
+        report.expect(bound, event, rules::BOUND, || format!("{question:?}, and {:?} endorsed", endorsed.binding));
+        question.first = Some(endorsed.clone());
+    }
+
     fn grant(&mut self, event: &Event, granted: &ApprovalGranted, report: &mut Report) {
         let id = granted.approval_id;
         let Some(question) = self.decide(event, id, true, report) else { return };
-        let (shown, bound) = (&question.binding, &granted.binding);
-        let same_arguments = granted.arguments.is_some() || shown.arguments == bound.arguments;
-        let same = same_arguments && shown.schema == bound.schema && shown.policy == bound.policy;
-        report.expect(same, event, rules::BOUND, || format!("{shown:?} was shown, {bound:?} granted"));
+        let bound = &granted.binding;
+        let same = question.is_bound(granted.arguments.is_some(), bound);
+        report.expect(same, event, rules::BOUND, || format!("{:?} was shown, {bound:?} granted", question.binding));
+        let first = &question.first;
+        let agreed = question.is_agreed(granted);
+        report
+            .expect(agreed, event, rules::TWO_PEOPLE, || format!("{id} is granted by {}, after {first:?}", granted.by));
         if let Some(call) = question.call.and_then(|call| self.open.get_mut(&call)) {
             call.permit = Permit::Granted(bound.clone());
         }

@@ -70,6 +70,8 @@ rules! {
     DECIDED_ONCE = "approvals.decided_once";
     /// A yes is bound to what was shown, or to what the operator made of it.
     BOUND = "approvals.bound";
+    /// A question that takes two people is granted by two different ones who agree to the same, and by no standing approval.
+    TWO_PEOPLE = "approvals.two_people";
     /// A call that a person was asked about starts only with a yes, and exactly as it was granted.
     AS_GRANTED = "approvals.as_granted";
 

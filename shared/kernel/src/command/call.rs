@@ -34,6 +34,9 @@ pub struct DecideApproval {
     pub reason: Option<String>,
     /// The authenticated operator.
     pub by: String,
+    /// Names that may be the same person's: whoever made the token that they came with has had it in hand. Looked at only where
+    /// two people have to agree.
+    pub aliases: Vec<String>,
     /// The standing approval that decides in the name of whoever gave it.
     pub standing: Option<StandingId>,
 }

@@ -82,7 +82,7 @@ impl Role {
             "subagent.completed" | "subagent.failed" | "subagent.cancelled" => self == Self::Scheduler,
             "observation.recorded" => matches!(self, Self::Observer | Self::ToolExecutor),
             "approval.requested" => matches!(self, Self::ToolExecutor | Self::Planner),
-            "approval.granted" | "approval.denied" => self == Self::Approval,
+            "approval.endorsed" | "approval.granted" | "approval.denied" => self == Self::Approval,
             "timer.fired" | "tool.due" => self == Self::Scheduler,
             "external.matched" => matches!(self, Self::Ingress | Self::Planner),
             _ => true,

@@ -2,9 +2,9 @@
 
 use super::Decider;
 use crate::{
-    call::{Approval, CallStatus, Verdict},
+    call::{Approval, Binding, CallStatus, Endorsement, Verdict},
     command::{DecideApproval, ExpireApproval},
-    event::{ApprovalDenied, ApprovalExpired, ApprovalGranted, ApprovalRequested, ToolDenied},
+    event::{ApprovalDenied, ApprovalEndorsed, ApprovalExpired, ApprovalGranted, ApprovalRequested, ToolDenied},
     ids::{ApprovalId, CallId},
     mutants::{Mutant, broken},
     rejection::Rejection,
@@ -42,29 +42,9 @@ impl Decider {
         if self.now >= approval.expires_at && !broken(Mutant::DecidesTooLate) {
             return Err(Rejection::ApprovalExpired(approval_id));
         }
-        let call_id = approval.call_id;
+        let (call_id, approval) = (approval.call_id, approval.clone());
         match decision.verdict {
-            Verdict::Approve => {
-                let mut binding = approval.binding.clone();
-                if broken(Mutant::BindsOtherwise) {
-                    binding.schema.clear();
-                }
-                let edited = decision.edited.clone().map(|(arguments, digest)| {
-                    binding.arguments = digest;
-                    arguments
-                });
-                let wall = self.state.limits.wall;
-                self.emit(ApprovalGranted {
-                    approval_id,
-                    by: decision.by.clone(),
-                    arguments: edited,
-                    binding,
-                    reason: decision.reason.clone(),
-                    standing: decision.standing,
-                });
-                // It may have been asked whether the run may go on beyond its time.
-                self.follow_wall(wall);
-            }
+            Verdict::Approve => return self.approve(decision, &approval),
             Verdict::Deny => {
                 let (by, reason) = (decision.by.clone(), decision.reason.clone());
                 let words = reason.clone().unwrap_or_else(|| "no reason given".to_owned());
@@ -73,6 +53,40 @@ impl Decider {
                 self.deny_held_call(call_id, "operator", block);
             }
         }
+        Ok(())
+    }
+
+    fn approve(&mut self, decision: &DecideApproval, approval: &Approval) -> Result<(), Rejection> {
+        let approval_id = approval.approval_id;
+        let mut binding = approval.binding.clone();
+        if broken(Mutant::BindsOtherwise) {
+            binding.schema.clear();
+        }
+        let mut arguments = decision.edited.clone().map(|(arguments, digest)| {
+            binding.arguments = digest;
+            arguments
+        });
+        let (by, aliases, reason) = (decision.by.clone(), decision.aliases.clone(), decision.reason.clone());
+        let mut endorsed_by = None;
+        if approval.two_people && !broken(Mutant::OnePersonIsEnough) {
+            if decision.standing.is_some() {
+                return Err(Rejection::TakesTwoPeople(approval_id));
+            }
+            let Some(first) = self.state.endorsed.get(&approval_id) else {
+                self.emit(ApprovalEndorsed { approval_id, by, aliases, arguments, binding, reason });
+                return Ok(());
+            };
+            second(decision, first, &binding)?;
+            if !broken(Mutant::SecondsAnything) {
+                arguments = first.arguments.clone();
+            }
+            endorsed_by = Some(first.by.clone());
+        }
+        let wall = self.state.limits.wall;
+        let (standing, aliases) = (decision.standing, if approval.two_people { aliases } else { Vec::new() });
+        self.emit(ApprovalGranted { approval_id, by, arguments, binding, reason, standing, endorsed_by, aliases });
+        // It may have been asked whether the run may go on beyond its time.
+        self.follow_wall(wall);
         Ok(())
     }
 
@@ -94,4 +108,15 @@ impl Decider {
             self.emit(ToolDenied { call_id, code: code.to_owned(), reason });
         }
     }
+}
+
+/// Whether this is a second person, who agrees to what the first one has agreed to.
+fn second(decision: &DecideApproval, first: &Endorsement, binding: &Binding) -> Result<(), Rejection> {
+    if first.may_be_of(&decision.by, &decision.aliases) && !broken(Mutant::OnePersonTwice) {
+        return Err(Rejection::AlreadyEndorsed(decision.approval_id, first.by.clone()));
+    }
+    if first.binding != *binding && !broken(Mutant::SecondsAnything) {
+        return Err(Rejection::EndorsedOtherwise(decision.approval_id, first.by.clone()));
+    }
+    Ok(())
 }

@@ -202,6 +202,7 @@ impl Decider {
             binding: Binding::default(),
             trust: Trust::System,
             reasons: Vec::new(),
+            two_people: false,
             shown: Default::default(),
             expires_at: later(self.now, LIMIT_EXPIRY),
         }

@@ -207,6 +207,8 @@ events! {
     TimerCancelled = "timer.cancelled" v 1;
     /// A person is asked.
     ApprovalRequested = "approval.requested" v 1;
+    /// A person said yes, and another one has to.
+    ApprovalEndorsed = "approval.endorsed" v 1;
     /// A person said yes.
     ApprovalGranted = "approval.granted" v 1;
     /// A person said no.

@@ -53,9 +53,15 @@ fn who_may_write_an_event_may_announce_it_and_nobody_else() {
 /// writers.
 #[test]
 fn no_service_that_reads_strangers_words_writes_what_only_people_may_say() {
-    for event_type in
-        ["approval.granted", "approval.denied", "budget.changed", "run.paused", "run.resumed", "trust.declassified"]
-    {
+    for event_type in [
+        "approval.endorsed",
+        "approval.granted",
+        "approval.denied",
+        "budget.changed",
+        "run.paused",
+        "run.resumed",
+        "trust.declassified",
+    ] {
         for role in [Role::Planner, Role::ToolExecutor, Role::Observer, Role::Artifact] {
             assert!(!role.may_write(event_type), "{} may write `{event_type}`", role.as_str());
         }

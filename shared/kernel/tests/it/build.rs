@@ -124,6 +124,7 @@ pub fn approval(run: &Run, call_id: Option<CallId>, name: &str) -> Approval {
         binding: Binding { arguments: "a".into(), schema: "s".into(), policy: "p".into() },
         trust: Trust::Untrusted,
         reasons: vec!["because".into()],
+        two_people: false,
         shown: Default::default(),
         expires_at: at(1_000_000),
     }

@@ -38,6 +38,8 @@ fn what_came_to_be_said_later_loads() {
         state = Some(apply(state, run, &event).unwrap());
     }
     let state = state.unwrap();
+    assert!(state.approvals.is_empty() && state.endorsed.is_empty());
+    assert_eq!(state.decided.back().unwrap().1, "approved");
     assert_eq!((state.plan_revision, state.resets_failed, state.spent.usage.input_tokens), (1, 1, 130));
 }
 

@@ -15,3 +15,4 @@ mod properties;
 mod steering;
 mod stories;
 mod trust;
+mod two_people;

@@ -4,7 +4,7 @@ use kernel::{
     ApprovalId, CallId, Command, Event, EventData, Rejection, RunState, Status, TimerId, apply,
     audit::Auditor,
     budget::{Limits, Usage},
-    call::{Binding, CallFailure, Compensation, Exit, Observation, SignalCounts, Verdict},
+    call::{Approval, Binding, CallFailure, Compensation, Exit, Observation, SignalCounts, Verdict},
     command::*,
     event::{ExternalRef, Finding, PaidFor},
     opinion::SecondOpinion,
@@ -126,8 +126,16 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
     let approvals: Vec<ApprovalId> = state.approvals.keys().copied().collect();
     let approval_id = pick(&approvals, by).unwrap_or_else(|| ApprovalId::derive(run.id, "none"));
     let decide = |verdict| {
-        let decision =
-            DecideApproval { approval_id, verdict, edited: None, reason: None, by: "ann".into(), standing: None };
+        let by = ["ann", "bob"][by % 2].to_owned();
+        let decision = DecideApproval {
+            approval_id,
+            verdict,
+            edited: None,
+            reason: None,
+            by,
+            aliases: Vec::new(),
+            standing: None,
+        };
         Command::DecideApproval(decision)
     };
     Some(match step {
@@ -181,7 +189,10 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
         Step::Fail => Command::FailCall(FailCall { call_id: call, failure: failure() }),
         Step::CancelCall => Command::CancelCall(CancelCall { call_id: call, reason: "stop".into() }),
         Step::Deny => Command::DenyCall(DenyCall { call_id: call, code: "policy".into(), reason: block("no") }),
-        Step::Ask => Command::AskApproval(Box::new(approval(run, Some(call), &format!("{call}/{}", state.seq)))),
+        Step::Ask => {
+            let question = approval(run, Some(call), &format!("{call}/{}", state.seq));
+            Command::AskApproval(Box::new(Approval { two_people: by.is_multiple_of(3), ..question }))
+        }
         Step::Approve => decide(Verdict::Approve),
         Step::DenyApproval => decide(Verdict::Deny),
         Step::Expire => Command::ExpireApproval(ExpireApproval { approval_id }),

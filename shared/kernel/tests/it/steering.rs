@@ -238,7 +238,15 @@ fn question(run: &Run) -> ApprovalId {
 
 fn decide(approval_id: ApprovalId, verdict: Verdict) -> Command {
     let (edited, reason, standing) = (None, None, None);
-    Command::DecideApproval(DecideApproval { approval_id, verdict, edited, reason, by: "ann".into(), standing })
+    Command::DecideApproval(DecideApproval {
+        approval_id,
+        verdict,
+        edited,
+        reason,
+        by: "ann".into(),
+        aliases: Vec::new(),
+        standing,
+    })
 }
 
 #[test]

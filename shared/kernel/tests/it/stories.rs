@@ -117,6 +117,7 @@ fn an_effect_needs_its_start_and_an_unapproved_one_gets_none() {
         edited: None,
         reason: None,
         by: "ann".into(),
+        aliases: Vec::new(),
         standing: None,
     };
     assert_eq!(run.must(Command::DecideApproval(yes.clone())), ["approval.granted"]);
@@ -141,6 +142,7 @@ fn edited_arguments_are_what_is_dispatched() {
         edited,
         reason: None,
         by: "ann".into(),
+        aliases: Vec::new(),
         standing: None,
     }));
     assert_eq!(run.state().calls[&ids[0]].request.arguments["name"], "edited");
@@ -161,6 +163,7 @@ fn a_denied_call_tells_the_model_why() {
         edited: None,
         reason: Some("not on a Friday".into()),
         by: "ann".into(),
+        aliases: Vec::new(),
         standing: None,
     };
     assert_eq!(run.must(Command::DecideApproval(no)), ["approval.denied", "tool.denied", "run.runnable"]);

@@ -75,6 +75,7 @@ impl World {
         self.check_families();
         let mut wrong = Vec::new();
         let (mut started, mut asked, mut allowed) = (HashSet::new(), HashMap::new(), HashSet::new());
+        let mut allowed_by_two = HashSet::new();
         for (run, row) in &self.runs {
             if !row.state.ended {
                 wrong.push((*run, "world.all_end", format!("the run is {:?}", row.state.status())));
@@ -86,7 +87,10 @@ impl World {
                         asked.insert(question.approval.approval_id, question.approval.call_id);
                     }
                     EventData::ApprovalGranted(granted) => {
-                        allowed.extend(asked.get(&granted.approval_id).copied().flatten());
+                        let call = asked.get(&granted.approval_id).copied().flatten();
+                        allowed.extend(call);
+                        let other = granted.endorsed_by.as_ref().is_some_and(|first| *first != granted.by);
+                        allowed_by_two.extend(call.filter(|_| other));
                     }
                     _ => {}
                 }
@@ -104,7 +108,13 @@ impl World {
                             wrong.push((*run, rules::STARTED_FIRST, format!("{id} happened without a start")));
                         }
                         let policy = tool_named(&call.tool).policy;
-                        if policy == Policy::Deny || (policy == Policy::Ask && !allowed.contains(&id)) {
+                        let holds = match policy {
+                            Policy::Allow | Policy::Fickle => true,
+                            Policy::Ask => allowed.contains(&id),
+                            Policy::Two => allowed_by_two.contains(&id),
+                            Policy::Deny => false,
+                        };
+                        if !holds {
                             wrong.push((*run, "world.policies_hold", format!("{id} ({}) happened", call.tool)));
                         }
                     }

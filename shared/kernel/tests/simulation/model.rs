@@ -36,6 +36,8 @@ pub enum Policy {
     Allow,
     Deny,
     Ask,
+    /// Asks two people.
+    Two,
     /// Asks while the version of the policies is odd.
     Fickle,
 }
@@ -44,7 +46,7 @@ const fn tool(name: &'static str, effect: Effect, idempotent: bool, probe: bool,
     Tool { name, kind: CallKind::Call, effect, idempotent, probe, undone_by: None, policy }
 }
 
-pub const TOOLS: [Tool; 11] = [
+pub const TOOLS: [Tool; 12] = [
     tool("read", Effect::Read, true, false, Policy::Allow),
     tool("write", Effect::Write, true, false, Policy::Allow),
     tool("put", Effect::External, true, false, Policy::Allow),
@@ -56,6 +58,7 @@ pub const TOOLS: [Tool; 11] = [
     Tool { undone_by: Some("revert"), ..tool("book", Effect::External, false, true, Policy::Allow) },
     tool("revert", Effect::External, false, true, Policy::Allow),
     Tool { kind: CallKind::Activity, ..tool("build", Effect::Write, false, false, Policy::Allow) },
+    tool("transfer", Effect::Payment, false, true, Policy::Two),
 ];
 
 pub const SUBJECTS: [&str; 2] = ["1", "2"];
@@ -328,6 +331,7 @@ impl<'a> Author<'a> {
             binding: Binding::default(),
             trust: TRUST,
             reasons: Vec::new(),
+            two_people: false,
             shown: Default::default(),
             expires_at: self.in_a_while(),
         }

@@ -21,7 +21,7 @@ use crate::{
     door::short,
     model::{SUBJECTS, TOOLS, TYPES},
     protocol::Protocol,
-    roles::{self, APPROVAL, INGRESS, SCHEDULER, approval, ingress, scheduler, stray},
+    roles::{self, APPROVAL, INGRESS, SCHEDULER, approval, approval::Edit, ingress, scheduler, stray},
     tasks::{INSTANCES, Sim},
     world::World,
 };
@@ -166,7 +166,7 @@ impl Schedule {
         }
     }
 
-    /// Yes, or no; sometimes yes twice, or no after yes.
+    /// Yes, or no; sometimes yes twice, or no after yes; by one person or by two, about the same or about something else.
     fn decide(&self, run: RunId) {
         let questions: Vec<_> = self.sim.with(|world| world.runs[&run].state.approvals.keys().copied().collect());
         if questions.is_empty() {
@@ -181,8 +181,14 @@ impl Schedule {
             _ => &[Verdict::Approve, Verdict::Deny],
         };
         for verdict in presses {
-            let edits = *verdict == Verdict::Approve && self.chance(20);
-            approval::decide(&hand, run, approval, *verdict, edits);
+            let person = self.choose(approval::PEOPLE.len());
+            let edit = match self.sim.with(|world| world.choices.weighted(&[70, 20, 10])) {
+                _ if *verdict == Verdict::Deny => Edit::None,
+                0 => Edit::None,
+                1 => Edit::Anew,
+                _ => Edit::AsEndorsed,
+            };
+            approval::decide(&hand, run, approval, *verdict, person, edit);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use policy::{Answer, Effect, Obligation, Request, ToolKind, testing};
+use policy::{Answer, Effect, Obligation, Policies, Request, ToolKind, testing};
 use serde_json::{Value, json};
 
 use crate::{merge, policies, shipped};
@@ -61,6 +61,25 @@ fn the_examples_of_the_readme_do_what_it_says() {
         json!("x@evil.example"),
     ] {
         assert_eq!(mail(to.clone()), Answer::Deny, "{to}");
+    }
+}
+
+/// The cases of the README: its blocks of JSON that expect something.
+fn cases() -> Vec<Value> {
+    let readme = fs::read_to_string(shipped().join("README.md")).unwrap();
+    let blocks = readme.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.filter(|block| block.contains("\"expect\"")).map(|block| serde_json::from_str(block).unwrap()).collect()
+}
+
+#[test]
+fn the_cases_of_the_readme_pass() {
+    let cases = cases();
+    assert_eq!(cases.len(), 1);
+    let (set, shipped) = (policies(&examples()), Policies::embedded());
+    for case in &cases {
+        let report = testing::run_with(&set, case).unwrap();
+        assert!(report.passed() && report.cases == 3, "{report}");
+        assert!(!testing::run_with(&shipped, case).unwrap().passed(), "the default pack asks one person");
     }
 }
 

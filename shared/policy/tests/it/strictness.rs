@@ -59,6 +59,22 @@ fn obligations_of_all_permits_add_up_and_a_denial_has_none() {
 }
 
 #[test]
+fn a_permit_that_takes_two_people_asks_with_or_without_words() {
+    let arguments = json!({});
+    for (annotations, words) in [("", "two takes two people"), ("@reason(\"it is a lot\")", "it is a lot")] {
+        let two =
+            format!("@id(\"two\") {annotations} @obligation(\"two_people\") permit (principal, action, resource);");
+        let decision = policies(&format!("{FREE} {two}")).decide(&merge(&arguments));
+        assert_eq!((decision.answer, by(&decision)), (Answer::Ask, vec!["two"]));
+        assert_eq!(decision.explanation(), words);
+        assert!(decision.obligations.contains(&Obligation::TwoPeople));
+        let asked = policies(&format!("{ASK} {two}")).decide(&merge(&arguments));
+        assert_eq!(by(&asked), ["ask", "two"], "both say why");
+        assert_eq!(policies(&format!("{two} {FORBID}")).decide(&merge(&arguments)).answer, Answer::Deny);
+    }
+}
+
+#[test]
 fn a_policy_that_fails_never_loosens() {
     // Overflows when evaluated; the validator can't know.
     let broken = "when { context.arguments.hasTag(\"/n\") && context.arguments.getTag(\"/n\") has integer &&

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    call::{Approval, Binding},
+    call::{Approval, Binding, Endorsement},
     ids::{ApprovalId, Seq, StandingId, TimerId, WaitId},
     trust::Block,
     wait::{Wait, WakeKind},
@@ -66,6 +66,24 @@ content! {
         /// The question.
         approval: Approval,
     }
+    /// Content of `approval.endorsed`: the first yes to a question that takes two people.
+    ApprovalEndorsed {
+        /// Which approval.
+        approval_id: ApprovalId,
+        /// The authenticated operator.
+        by: String,
+        /// Names that may be the same person's: of whoever made the token that they came with.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        aliases: Vec<String>,
+        /// The arguments as the operator edited them: the other person has to agree to these.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arguments: Option<serde_json::Value>,
+        /// What the yes is bound to.
+        binding: Binding,
+        /// What the operator wrote.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
     /// Content of `approval.granted`.
     ApprovalGranted {
         /// Which approval.
@@ -83,6 +101,12 @@ content! {
         /// The standing approval that decided in the operator's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         standing: Option<StandingId>,
+        /// Who had said yes to the same before, where two people have to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        endorsed_by: Option<String>,
+        /// Names that may be the operator's own, where two people have to: of whoever made the token that they came with.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        aliases: Vec<String>,
     }
     /// Content of `approval.denied`.
     ApprovalDenied {
@@ -127,6 +151,15 @@ content! {
         /// W3C trace context that came with it, for a span link.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         traceparent: Option<String>,
+    }
+}
+
+impl ApprovalEndorsed {
+    /// What is kept of it, as of `at`.
+    #[must_use]
+    pub fn endorsement(&self, at: Timestamp) -> Endorsement {
+        let Self { by, aliases, arguments, binding, reason, .. } = self.clone();
+        Endorsement { by, aliases, at, arguments, binding, reason }
     }
 }
 

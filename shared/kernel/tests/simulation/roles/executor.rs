@@ -6,6 +6,7 @@ use kernel::{
     ApprovalId, Block, CallId, Command, Rejection, RunId, RunState, Seq, Timestamp, Trust,
     call::{
         Approval, Attempt, Binding, Call, CallFailure, CallRequest, CallResult, CallStatus, Compensation, ErrorClass,
+        Grant,
     },
     command::{
         CancelCall, CompensateCall, CompleteCall, DenyCall, DoubtCall, FailCall, ProgressCall, ReconcileCall, StartCall,
@@ -156,7 +157,9 @@ impl Task<'_> {
             policy: version.to_string(),
         };
         let same = |grant: &Binding| grant.arguments == binding.arguments && grant.schema == binding.schema;
-        let granted = self.call.grant.as_ref().map(|grant| &grant.binding).filter(|grant| same(grant)).cloned();
+        let enough = |grant: &&Grant| self.tool.policy != Policy::Two || grant.endorsed_by.is_some();
+        let granted = self.call.grant.as_ref().filter(enough).map(|grant| &grant.binding);
+        let granted = granted.filter(|grant| same(grant)).cloned();
         let asks = match self.tool.policy {
             Policy::Fickle if version % 2 == 1 => Policy::Ask,
             Policy::Fickle => Policy::Allow,
@@ -164,7 +167,7 @@ impl Task<'_> {
         };
         let ignored = !self.hand.with(|world| world.protocol.ask_policy);
         match (asks, granted) {
-            (Policy::Ask, None) if !ignored => (Policy::Ask, binding),
+            (Policy::Ask | Policy::Two, None) if !ignored => (Policy::Ask, binding),
             (Policy::Deny, _) if !ignored => (Policy::Deny, binding),
             (_, granted) => (Policy::Allow, granted.unwrap_or(binding)),
         }
@@ -208,6 +211,7 @@ impl Task<'_> {
             binding: binding.clone(),
             trust: request.trust,
             reasons: Vec::new(),
+            two_people: self.tool.policy == Policy::Two,
             shown: Default::default(),
             expires_at: later(self.hand.now(), Duration::from_secs(60)),
         };
