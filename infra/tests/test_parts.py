@@ -58,7 +58,7 @@ class RealParts(unittest.TestCase):
             "tool-executor": ["evt.tool.completed.default.r", "sig.default.r.c", "evt.approval.requested.default.r"],
             "observer": ["evt.observation.recorded.default.r", "svc.planner.classify"],
             "scheduler": ["evt.timer.fired.default.r"],
-            "approval": ["evt.approval.granted.default.r"],
+            "approval": ["evt.approval.endorsed.default.r", "evt.approval.granted.default.r"],
             "artifact": ["evt.artifact.created.default.r"],
             "publisher": ["in.default.github.push", "log.default.web"],
         }
@@ -70,7 +70,12 @@ class RealParts(unittest.TestCase):
 
     def test_a_nats_user_may_do_nothing_else(self):
         others = {
-            "tool-executor": ["evt.approval.granted.default.r", "svc.approval.decide", "in.default.github.push"],
+            "tool-executor": [
+                "evt.approval.endorsed.default.r",
+                "evt.approval.granted.default.r",
+                "svc.approval.decide",
+                "in.default.github.push",
+            ],
             "planner": [
                 "evt.approval.granted.default.r",
                 "evt.tool.completed.default.r",
