@@ -2,33 +2,20 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "infra"))
 os.environ.setdefault("ESC_PROFILE", "release")
 
-from local import Ports, Problem, Stack  # noqa: E402  the path is set just above
+import local  # noqa: E402  the path is set just above
+from local import Problem, Stack  # noqa: E402  the path is set just above
 
-
-@contextmanager
-def own_stack(open_parts=False):
-    """A stack on free ports in a temporary folder, not started; stopped and deleted at the end."""
-    state = Path(tempfile.mkdtemp(prefix="escapement-load-"))
-    # The unprivileged account that Postgres runs as under root must be able to pass.
-    state.chmod(0o755)
-    stack = Stack(ROOT, Ports.free(), state, open_parts=open_parts)
-    try:
-        yield stack
-    finally:
-        stack.stop()
-        stack.wipe()
-        shutil.rmtree(state, ignore_errors=True)
+# A stack on free ports in a temporary folder, not started; stopped and deleted at the end.
+own_stack = partial(local.own_stack, ROOT, "load")
 
 
 def start(stack):

@@ -10,6 +10,6 @@ if sys.version_info < (3, 9):
 
 from .problem import Problem, command, say
 from .settings import PARTS, SERVICES, Ports
-from .stack import Stack
+from .stack import Stack, own_stack
 
-__all__ = ["PARTS", "SERVICES", "Ports", "Problem", "Stack", "command", "say"]
+__all__ = ["PARTS", "SERVICES", "Ports", "Problem", "Stack", "command", "own_stack", "say"]

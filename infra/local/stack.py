@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,6 +21,21 @@ from .settings import OWNER, SERVICES, Ports, is_free, variable
 
 # What a service is given to drain by itself, and a little more.
 _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
+
+
+@contextmanager
+def own_stack(root, kind, open_parts=False):
+    """A stack on free ports in a temporary folder, not started; stopped and deleted at the end."""
+    state = Path(tempfile.mkdtemp(prefix=f"escapement-{kind}-"))
+    # The unprivileged account that Postgres runs as under root must be able to pass.
+    state.chmod(0o755)
+    stack = Stack(root, Ports.free(), state, open_parts)
+    try:
+        yield stack
+    finally:
+        stack.stop()
+        stack.wipe()
+        shutil.rmtree(state, ignore_errors=True)
 
 
 class Stack:

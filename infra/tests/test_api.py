@@ -2,17 +2,16 @@
 looks at every answer. With ESC_TEST_LONG it does so for a long time. And what Prometheus scrapes, by a strict reader of OpenMetrics."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 import urllib.request
-from pathlib import Path
 
-from local import Ports, Stack, schemathesis, wheels
+from local import schemathesis, wheels
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from .own import ROOT, own_stack
+
 LONG = bool(os.environ.get("ESC_TEST_LONG"))
 EXAMPLES = 200 if LONG else 2
 # What every operation must keep to. That what does not fit is refused is judged by the status alone; what fits may be refused as
@@ -35,15 +34,7 @@ LEFT_OUT = "/stream$"
 class Description(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        state = Path(tempfile.mkdtemp(prefix="escapement-api-"))
-        # The unprivileged account that Postgres runs as under root must be able to pass.
-        state.chmod(0o755)
-        cls.addClassCleanup(shutil.rmtree, state, ignore_errors=True)
-        cls.stack = Stack(ROOT, Ports.free(), state)
-        if not cls.stack.program("esc").exists():
-            raise unittest.SkipTest("`esc` is not built")
-        cls.addClassCleanup(cls.stack.wipe)
-        cls.addClassCleanup(cls.stack.stop)
+        cls.stack = own_stack(cls, "api")
         cls.stack.start_parts()
         cls.stack.migrate()
         cls.stack.start_services(env={"ESC_LOG": "warn"})

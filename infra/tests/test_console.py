@@ -5,23 +5,21 @@ import hmac
 import json
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from local import Ports, Problem, Stack
+from local import Problem
 from local import browser, nats_client
 from main_job.api import Api
 
-ROOT = Path(__file__).resolve().parents[2]
+from .own import ROOT, own_stack
+
 LONG = bool(os.environ.get("ESC_TEST_LONG"))
 # More than the console reads at once, and in the long form as many as a run of months.
 MANY_EVENTS = 10_000 if LONG else 1_500
@@ -153,9 +151,10 @@ class Console(unittest.TestCase):
 
     @classmethod
     def start_stack(cls):
-        state = Path(tempfile.mkdtemp(prefix="escapement-console-"))
-        state.chmod(0o755)
-        cls.addClassCleanup(shutil.rmtree, state, ignore_errors=True)
+        # The programs as the tests before this have built them.
+        os.environ.setdefault("ESC_PROFILE", "dev")
+        stack = cls.stack = own_stack(cls, "console")
+        state = stack.state
         for kind in ("agents", "tools", "scenarios", "hooks"):
             (state / "agents" / kind).mkdir(parents=True)
         (state / "agents" / "hooks" / "orders.yaml").write_text(_HOOK)
@@ -165,10 +164,6 @@ class Console(unittest.TestCase):
             (state / "agents" / "agents" / f"{name}.yaml").write_text(text)
         for name, text in _SCENARIOS.items():
             (state / "agents" / "scenarios" / f"{name}.yaml").write_text(text)
-        # The programs as the tests before this have built them.
-        os.environ.setdefault("ESC_PROFILE", "dev")
-        stack = cls.stack = Stack(ROOT, Ports.free(), state)
-        cls.addClassCleanup(stack.stop)
         stack.start_parts()
         stack.migrate()
         settings = {

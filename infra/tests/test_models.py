@@ -2,19 +2,15 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 import unittest
-from pathlib import Path
 
 from local import mcp
-from local.settings import Ports
-from local.stack import Stack
 
-ROOT = Path(__file__).resolve().parents[2]
+from .own import ROOT, own_stack
+
 # Runs of each format, and how long all of them together may take, in seconds.
 RUNS, WITHIN = 6, 120
 # How often the stand-in fails, by kind. Together about every second call.
@@ -34,16 +30,8 @@ FIXTURES = [
 class Models(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        state = Path(tempfile.mkdtemp(prefix="escapement-models-"))
-        # The unprivileged account that Postgres runs as under root must be able to pass.
-        state.chmod(0o755)
-        cls.addClassCleanup(shutil.rmtree, state, ignore_errors=True)
-        cls.stack = Stack(ROOT, Ports.free(), state)
-        if not cls.stack.program("esc").exists():
-            raise unittest.SkipTest("`esc` is not built")
-        cls.url = cls.start_stand_in(state)
-        cls.addClassCleanup(cls.stack.wipe)
-        cls.addClassCleanup(cls.stack.stop)
+        cls.stack = own_stack(cls, "models")
+        cls.url = cls.start_stand_in(cls.stack.state)
         cls.stack.start_parts()
         cls.stack.migrate()
         keys = {name: "sk-test" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")}
@@ -56,7 +44,7 @@ class Models(unittest.TestCase):
                 "instructions": "Play ping.",
                 "tools": ["test.echo"],
             }
-            file = state / f"{provider}.yaml"
+            file = cls.stack.state / f"{provider}.yaml"
             file.write_text(json.dumps(agent))
             cls.stack.esc("agents", "apply", str(file), env=cls.stack.env())
 

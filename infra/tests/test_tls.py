@@ -3,7 +3,6 @@ where a service listens."""
 
 import asyncio
 import os
-import shutil
 import ssl
 import subprocess
 import sys
@@ -15,12 +14,12 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import quote
 
-from local import Ports, Stack
 from local.servers import Nats, Postgres, Valkey
 from local.services import environment
 from local.settings import OWNER, role
 
-ROOT = Path(__file__).resolve().parents[2]
+from .own import ROOT, own_stack
+
 CERTIFICATES = Path(__file__).resolve().parent / "tls"
 AUTHORITY, STRANGER = str(CERTIFICATES / "authority.pem"), str(CERTIFICATES / "stranger.pem")
 PATIENCE = 60
@@ -95,16 +94,8 @@ def _get(port, path):
 class Tls(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        state = Path(tempfile.mkdtemp(prefix="escapement-tls-"))
-        # The unprivileged account that Postgres runs as under root must be able to pass.
-        state.chmod(0o755)
-        cls.addClassCleanup(shutil.rmtree, state, ignore_errors=True)
-        cls.stack = Stack(ROOT, Ports.free(), state)
-        if not cls.stack.program("esc").exists():
-            raise unittest.SkipTest("`esc` is not built")
+        cls.stack = own_stack(cls, "tls")
         cls.stack.parts = [Postgres(cls.stack), SafeNats(cls.stack), Valkey(cls.stack)]
-        cls.addClassCleanup(cls.stack.wipe)
-        cls.addClassCleanup(cls.stack.stop)
         cls.stack.start_parts()
         cls.doors = {"valkey": SafeDoor(cls.stack.ports["valkey"]), "postgres": SafeDoor(cls.stack.ports["postgres"], True)}
         for door in cls.doors.values():
