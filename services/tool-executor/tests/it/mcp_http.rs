@@ -13,15 +13,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream;
-use kernel::call::{CallRequest, Compensation};
-use kernel::tool::CallKind;
-use kernel::{Block, Role, Trust};
+use kernel::{Block, Trust};
 use serde_json::{Value, json};
 use service::Running;
 
+use crate::desk;
 use crate::house::House;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const SESSION: &str = "mcp-session-id";
 
 /// What is answered to the next call of a tool, instead of its result.
@@ -195,27 +193,7 @@ impl Bench {
 
     /// Calls a tool and gives how it ended, its code, and what the model is shown.
     async fn result(&self, name: &str) -> (&'static str, String, Block) {
-        let catalogue = self.house.engine(Role::Planner).await.mcp();
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let tool = loop {
-            if let Some(tool) = catalogue.now(name).await.unwrap() {
-                break tool;
-            }
-            assert!(tokio::time::Instant::now() < deadline, "`{name}` is not offered");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
-        let call = CallRequest {
-            call_id: kernel::CallId::mint(),
-            tool: name.to_owned(),
-            arguments: json!({}),
-            kind: CallKind::Call,
-            effect: tool.spec.effect,
-            idempotent: tool.spec.idempotent,
-            schema_digest: tool.digest.clone(),
-            trust: Trust::Operator,
-            timeout: tool.spec.timeout,
-            compensation: Compensation::None,
-        };
+        let call = desk::request(&desk::found(&self.house, name).await, json!({}), Trust::Operator);
         let call_id = call.call_id;
         let run = self.house.run(vec![call]).await;
         tokio::select! {

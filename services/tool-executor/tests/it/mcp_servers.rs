@@ -1,41 +1,15 @@
 //! The protocol's own reference servers. Fetching them takes a while, so `infra/tests/test_mcp.py` does it and says where they
 //! are; without that there is nothing to test here.
 
-use std::time::Duration;
-
-use kernel::Trust;
-use kernel::call::CallRequest;
-use kernel::tool::CallKind;
-use kernel::{Block, Role};
+use kernel::{Block, Trust};
 use serde_json::{Value, json};
 
+use crate::desk;
 use crate::house::House;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Calls a tool as a run would, once its server has been looked at.
 async fn result(house: &House, name: &str, arguments: Value) -> (&'static str, Block) {
-    let catalogue = house.engine(Role::Planner).await.mcp();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    let tool = loop {
-        if let Some(tool) = catalogue.now(name).await.unwrap() {
-            break tool;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "`{name}` is not offered");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    let call = CallRequest {
-        call_id: kernel::CallId::mint(),
-        tool: name.to_owned(),
-        arguments,
-        kind: CallKind::Call,
-        effect: tool.spec.effect,
-        idempotent: tool.spec.idempotent,
-        schema_digest: tool.digest.clone(),
-        trust: Trust::Operator,
-        timeout: tool.spec.timeout,
-        compensation: kernel::call::Compensation::None,
-    };
+    let call = desk::request(&desk::found(house, name).await, arguments, Trust::Operator);
     let call_id = call.call_id;
     let run = house.run(vec![call]).await;
     let (end, code, block) = house.end_of(run, call_id).await;
