@@ -1,19 +1,15 @@
 """Events forged with each service's own credentials, on NATS and in Postgres: what a service that is taken over can't say."""
 
 import os
-import shutil
 import subprocess
-import tempfile
 import unittest
 import uuid
-from pathlib import Path
 
-from local.settings import SERVICES, Ports
-from local.stack import Stack
+from local.settings import SERVICES
 
+from .own import own_stack
 from .wire import NatsClient
 
-ROOT = Path(__file__).resolve().parents[2]
 # Who may write the events that decide something. Everybody reads all.
 WRITERS = {
     "approval.endorsed": {"approval"},
@@ -51,15 +47,7 @@ SWEEPERS = {"scheduler", "ingress"}
 class Forgery(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        state = Path(tempfile.mkdtemp(prefix="escapement-forgery-"))
-        # The unprivileged account that Postgres runs as under root must be able to pass.
-        state.chmod(0o755)
-        cls.addClassCleanup(shutil.rmtree, state, ignore_errors=True)
-        cls.stack = Stack(ROOT, Ports.free(), state)
-        if not cls.stack.program("esc").exists():
-            raise unittest.SkipTest("`esc` is not built")
-        cls.addClassCleanup(cls.stack.wipe)
-        cls.addClassCleanup(cls.stack.stop)
+        cls.stack = own_stack(cls, "forgery")
         cls.stack.start_parts()
         cls.stack.migrate()
         cls.psql = cls.stack.parts[0].program.parent / "psql"
