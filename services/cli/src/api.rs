@@ -202,6 +202,10 @@ fn by_command(code: &str) -> Option<&'static str> {
         "unknown_agent" => "`esc agents list` lists them, `esc agents apply FILE` puts one in",
         "unknown_run" | "no_such_run" => "`esc runs` lists the runs",
         "unknown_approval" => "`esc approvals --state all` lists the questions",
+        "already_endorsed" => "let somebody else approve it: `esc approve ID` with their token; `esc deny ID` ends it",
+        "endorsed_otherwise" => {
+            "`esc approvals` shows what the first one has agreed to: `esc approve ID --as-changed` agrees to that if it is changed, `esc approve ID` if it is not, `esc deny ID` ends it"
+        }
         "unknown_standing_approval" => "`esc standing list` lists them",
         "unknown_schedule" => "`esc schedules list` lists them, `esc schedules apply FILE` puts one in",
         "unknown_memory" => "`esc memory list` lists them",

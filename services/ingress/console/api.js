@@ -78,7 +78,7 @@ const TYPES =
   "run.completed run.failed run.cancelled run.forked run.revised run.changed turn.completed turn.rejected turn.charged turn.abandoned message.added plan.updated " +
   "tool.requested tool.authorized tool.denied tool.started tool.progressed tool.completed tool.failed tool.cancelled " +
   "tool.in_doubt tool.reconciled observation.recorded wait.registered wait.satisfied wait.expired wait.cancelled " +
-  "timer.set timer.fired timer.cancelled approval.requested approval.granted approval.denied approval.expired " +
+  "timer.set timer.fired timer.cancelled approval.requested approval.endorsed approval.granted approval.denied approval.expired " +
   "subagent.started subagent.completed subagent.failed subagent.cancelled artifact.created artifact.updated " +
   "context.compacted context.reset budget.reserved budget.committed budget.exceeded budget.changed trust.declassified " +
   "memory.written memory.deleted external.received external.matched action.recorded";

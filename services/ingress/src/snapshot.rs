@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::{Engine, Leases, Reads, RunRow};
-use kernel::call::{ArtifactRef, CallStatus};
+use kernel::call::{Approval, ArtifactRef, CallStatus};
 use kernel::event::{Ending, ExternalRef, PlanStep};
 use kernel::{
     ApprovalId, CallId, ConversationId, RunId, RunState, Seq, Status, TenantId, Timestamp, TurnId, WaitId,
@@ -393,6 +393,15 @@ fn children(state: &RunState, rows: &[RunRow]) -> Vec<ChildView> {
     existing.chain(starting).collect()
 }
 
+/// What people are asked, and who of two has agreed already.
+fn asked(state: &RunState, approval: &Approval) -> String {
+    let question = &approval.question.text;
+    match state.endorsed.get(&approval.approval_id) {
+        Some(first) => format!("{question}\n`{}` has agreed: one more person is needed.", first.by),
+        None => question.clone(),
+    }
+}
+
 fn waits(state: &RunState) -> Vec<Waiting> {
     let blank = |kind, why: String| Waiting {
         kind,
@@ -431,7 +440,7 @@ fn waits(state: &RunState) -> Vec<Waiting> {
         call_id: approval.call_id,
         tool: approval.tool.clone(),
         approval_id: Some(approval.approval_id),
-        ..blank(WakeKind::OperatorInput, approval.question.text.clone())
+        ..blank(WakeKind::OperatorInput, asked(state, approval))
     });
     let children = state.children.values().map(|child| Waiting {
         call_id: Some(child.spawn.call_id),

@@ -107,7 +107,7 @@ async fn of_many_at_once_two_count() {
     let (first, second) = (system.approval(|_| {}).await, system.approval(|_| {}).await);
     let asked = ask(&system).await;
     let people = ["ann", "bob", "carol", "dave"];
-    let answers = join_all(people.iter().chain(&people).map(|person| system.decide(&asked, by(*person)))).await;
+    let answers = join_all(people.iter().chain(&people).map(|person| system.decide(&asked, by(person)))).await;
     let mut states: Vec<_> = answers.iter().flatten().map(|answer| answer["state"].as_str().unwrap()).collect();
     states.sort_unstable();
     assert_eq!(states, ["endorsed", "granted"]);

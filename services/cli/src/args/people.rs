@@ -38,6 +38,9 @@ pub struct ApproveArgs {
     /// Other arguments than those shown: JSON or `@FILE`
     #[arg(long)]
     pub arguments: Option<String>,
+    /// The arguments as the first of two people has changed them, as `esc approvals` shows them
+    #[arg(long, conflicts_with_all = ["arguments", "always"])]
+    pub as_changed: bool,
     /// Why, or the answer to a plain question
     #[arg(long, short)]
     pub reason: Option<String>,

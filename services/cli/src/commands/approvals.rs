@@ -15,6 +15,8 @@ use crate::{
     views::{rows, text},
 };
 
+/// What is said while the second of two people is missing.
+const ONE_MORE: &str = "one more person is needed";
 /// Columns before the details of a question.
 const INDENT: &str = "    ";
 
@@ -69,6 +71,7 @@ fn show(approval: &Value, out: &Out) {
     for reason in approval.get("reasons").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
         out.say(format!("{INDENT}{}", style.paint(Paint::Dim, &format!("because {}", clean(reason)))));
     }
+    people(approval, out);
     if !text(approval, &["decided_by"]).is_empty() {
         let (by, words) = (text(approval, &["decided_by"]), text(approval, &["reason"]));
         let by =
@@ -78,6 +81,28 @@ fn show(approval: &Value, out: &Out) {
             clean(&by),
             if words.is_empty() { String::new() } else { format!(": {}", clean(words)) }
         ));
+    }
+}
+
+/// Who has agreed where two people have to, to what, and how many are missing.
+fn people(approval: &Value, out: &Out) {
+    let style = out.style();
+    let say = |paint, words: &str| {
+        for line in wrap(&clean(words), style.width() - INDENT.len()) {
+            out.say(format!("{INDENT}{}", style.paint(paint, &line)));
+        }
+    };
+    for first in approval.get("endorsements").and_then(Value::as_array).into_iter().flatten() {
+        let (by, reason) = (text(first, &["by"]), text(first, &["reason"]));
+        let words = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        say(Paint::Person, &format!("agreed: {by}{words}"));
+        if let Some(arguments) = first.get("arguments") {
+            say(Paint::Warn, &format!("with other arguments: {arguments}"));
+        }
+    }
+    let count = |name: &str| approval.get(name).and_then(Value::as_u64).unwrap_or_default();
+    if text(approval, &["state"]) == "open" && count("people_needed") > 1 {
+        say(Paint::Person, if count("people_missing") > 1 { "two people have to agree" } else { ONE_MORE });
     }
 }
 
@@ -117,14 +142,30 @@ fn times(approval: &Value) -> String {
 
 /// Says yes.
 pub async fn approve(api: &Api, args: &ApproveArgs, out: &Out) -> Result<(), CliError> {
-    let arguments = args.arguments.as_deref().map(|arguments| json_of(arguments, "the arguments")).transpose()?;
+    let id = resolve(api, &args.id).await?;
+    let arguments = match &args.arguments {
+        None if args.as_changed => Some(changed(api, &id).await?),
+        arguments => arguments.as_deref().map(|arguments| json_of(arguments, "the arguments")).transpose()?,
+    };
     let more = [("arguments", arguments), ("always", args.always.then_some(json!(true)))];
-    decide(api, &args.id, "approve", more, args.reason.as_deref(), out).await
+    decide(api, &id, "approve", more, args.reason.as_deref(), out).await
+}
+
+/// The arguments as the first of two people has changed them.
+async fn changed(api: &Api, id: &str) -> Result<Value, CliError> {
+    let approval: Value = api.get(&format!("/v1/approvals/{id}"), &[]).await?;
+    let changed = approval.pointer("/endorsements/0/arguments").cloned();
+    changed.ok_or_else(|| {
+        CliError::usage_with(
+            format!("nobody has changed the arguments of `{}`", clean(id)),
+            "leave `--as-changed` out to agree to them as they are",
+        )
+    })
 }
 
 /// Says no.
 pub async fn deny(api: &Api, args: &DenyArgs, out: &Out) -> Result<(), CliError> {
-    decide(api, &args.id, "deny", [], args.reason.as_deref(), out).await
+    decide(api, &resolve(api, &args.id).await?, "deny", [], args.reason.as_deref(), out).await
 }
 
 async fn decide(
@@ -135,13 +176,17 @@ async fn decide(
     reason: Option<&str>,
     out: &Out,
 ) -> Result<(), CliError> {
-    let id = resolve(api, id).await?;
     let mut body = Map::from_iter([("decision".to_owned(), json!(decision))]);
     body.extend(more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     body.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
     let answer: Value = api.post(&format!("/v1/approvals/{id}"), &body.into()).await?;
-    let (paint, word) = if decision == "approve" { (Paint::Good, "approved") } else { (Paint::Bad, "denied") };
-    out.say(format!("{id} {}", out.style().paint(paint, word)));
+    let is_open = text(&answer, &["state"]) == "open";
+    let (paint, word) = match decision {
+        "approve" if is_open => (Paint::Person, format!("agreed to: {ONE_MORE}")),
+        "approve" => (Paint::Good, "approved".to_owned()),
+        _ => (Paint::Bad, "denied".to_owned()),
+    };
+    out.say(format!("{id} {}", out.style().paint(paint, &word)));
     out.value(&answer);
     Ok(())
 }

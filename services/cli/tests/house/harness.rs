@@ -1,10 +1,16 @@
 //! Seven services on a stack of their own.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use engine::testing::TestStack;
+use reqwest::{StatusCode, header};
 use serde_json::{Value, json};
 use service::{Common, Running};
+use sha2::{Digest as _, Sha256};
 
 /// The services, and how to reach them.
 pub struct House {
@@ -24,6 +30,22 @@ impl House {
     /// The same, with agents that are there from the beginning, so that nobody hears of them late, and with what `prepare` does
     /// to the folder first: it has `agents` and `secrets` in it.
     pub async fn prepared(forge: SocketAddr, otlp: SocketAddr, agents: &[String], prepare: impl FnOnce(&Path)) -> Self {
+        Self::built(forge, otlp, agents, &[], prepare).await
+    }
+
+    /// The same behind tokens, which are called like their holders: operators, the first one an admin. What is asked without naming
+    /// one is asked by the first.
+    pub async fn guarded(forge: SocketAddr, otlp: SocketAddr, holders: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        Self::built(forge, otlp, &[], holders, prepare).await
+    }
+
+    async fn built(
+        forge: SocketAddr,
+        otlp: SocketAddr,
+        agents: &[String],
+        holders: &[&str],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let stack = TestStack::new().await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         write_agents(folder.path(), forge);
@@ -60,12 +82,15 @@ impl House {
             }
         );
         start!("planner", planner {});
-        start!("ingress", ingress { auth: ingress::AuthMode::Off });
+        let mode = if holders.is_empty() { ingress::AuthMode::Off } else { ingress::AuthMode::Required };
+        start!("ingress", ingress { auth: mode, tokens: write_tokens(folder.path(), holders) });
         let url = format!("http://{}", services.last_mut().unwrap().listening().await.unwrap());
         for service in &services {
             until("a service is ready", || async { service.health().readiness().await.ready.then_some(()) }).await;
         }
-        Self { stack, url, http: reqwest::Client::new(), services, folder }
+        let first = holders.first().map(|holder| (header::AUTHORIZATION, format!("Bearer {holder}").parse().unwrap()));
+        let http = reqwest::Client::builder().default_headers(first.into_iter().collect()).build().unwrap();
+        Self { stack, url, http, services, folder }
     }
 
     /// Puts in an agent file of the repository.
@@ -96,6 +121,13 @@ impl House {
         let answer = self.http.post(format!("{}{path}", self.url)).json(body).send().await.unwrap();
         assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap());
         answer.json().await.unwrap_or(json!(null))
+    }
+
+    /// As somebody else.
+    pub async fn post_as(&self, holder: &str, path: &str, body: &Value) -> (StatusCode, Value) {
+        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(holder).json(body);
+        let answer = request.send().await.unwrap();
+        (answer.status(), answer.json().await.unwrap())
     }
 
     /// Records an action on a service, and gives its id.
@@ -136,12 +168,28 @@ fn common(stack: &TestStack, folder: &Path, name: &str, otlp: SocketAddr) -> Com
     Common {
         otlp_endpoint: format!("http://{otlp}"),
         agents_dir: folder.join("agents"),
-        policies_dir: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/policies"),
+        policies_dir: Some(folder.join("policies")).filter(|own| own.is_dir()).unwrap_or_else(shipped_policies),
         workspaces: folder.join("workspaces"),
         artifacts_url: folder.join("artifacts").display().to_string(),
         internal_token: "a token between services".into(),
         ..service::testing::common(name, stack)
     }
+}
+
+/// The policies of the repository.
+pub fn shipped_policies() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/policies")
+}
+
+fn write_tokens(folder: &Path, holders: &[&str]) -> PathBuf {
+    let row = |(number, holder): (usize, &&str)| {
+        let role = if number == 0 { "admin" } else { "operator" };
+        let hash = hex::encode(Sha256::digest(holder));
+        json!({ "name": holder, "tenant": "default", "roles": [role], "sha256": hash })
+    };
+    let path = folder.join("tokens.json");
+    std::fs::write(&path, Value::from(holders.iter().enumerate().map(row).collect::<Vec<_>>()).to_string()).unwrap();
+    path
 }
 
 /// The tools and scenarios of the repository, with the forge's address filled in: the environment belongs to all tests.

@@ -10,3 +10,4 @@ mod main_job;
 mod readback;
 mod receiver;
 mod second_opinion;
+mod two_people;

@@ -7,7 +7,7 @@ use std::process::Command;
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
-use engine::testing::TestStack;
+use engine::{Engine, testing::TestStack};
 use kernel::Role;
 use serde_json::{Value, json};
 use service::{Common, Running};
@@ -65,6 +65,18 @@ impl Whole {
             ("ESC_URL", self.url.clone()),
             ("ESC_TOKEN", "whole".to_owned()),
         ]
+    }
+
+    pub async fn engine(&self, role: Role) -> Engine {
+        self.stack.engine(role).await.unwrap()
+    }
+
+    /// The service that takes the decisions of people.
+    pub async fn approval(&self) -> Running {
+        let config = approval::Config { common: common(&self.stack, "approval"), ..approval::Config::default() };
+        let mut running = service::spawn("approval", config, approval::run).unwrap();
+        running.listening().await.expect("the service runs");
+        running
     }
 
     pub async fn close(self) {

@@ -6,3 +6,4 @@ mod doctor;
 mod documents;
 mod people;
 mod program;
+mod two_people;

@@ -8,7 +8,7 @@ use crate::doctor::Whole;
 use crate::program::repository;
 
 /// The exit code of `esc`, and what it said on stdout and stderr, as the holder of a token.
-async fn esc(whole: &Whole, token: &str, words: &[&str]) -> (i32, String, String) {
+pub async fn esc(whole: &Whole, token: &str, words: &[&str]) -> (i32, String, String) {
     let mut environment = whole.environment();
     environment.retain(|(name, _)| *name != "ESC_TOKEN");
     environment.push(("ESC_TOKEN", token.to_owned()));

@@ -15,6 +15,9 @@ function Origin({ origin }) {
   return html`<div title=${origin.rule}>${origin.part ? html`<code>${origin.part}</code> ` : ""}<${Trust} name=${origin.trust} /> <small>${origin.source}${origin.matters ? "" : ", which does not decide"}</small></div>`;
 }
 
+/** The first of two people who agreed, if the question takes two. */
+const first = (approval) => (approval.endorsements || [])[0];
+
 function Arguments({ approval }) {
   const rows = Object.entries(approval.arguments || {});
   if (!rows.length) return null;
@@ -35,8 +38,20 @@ function Background({ approval }) {
   </details>`;
 }
 
-function Decide({ approval, done }) {
+/** Who has agreed where two people have to, and to what. */
+function People({ approval, now }) {
+  if (approval.people_needed < 2) return null;
+  const agreed = first(approval);
+  const missing = approval.people_missing > 1 ? "Two people have to agree." : "One more person is needed.";
+  return html`<p class="people">${agreed ? html`<b>${agreed.by}</b> agreed <${Ago} time=${agreed.at} now=${now} />${agreed.reason ? `: ${agreed.reason}` : "."} ` : ""}
+      ${approval.state === "open" ? html`<b>${missing}</b>` : ""}</p>
+    ${agreed && agreed.arguments ? html`<p><b>${agreed.by}</b> changed the arguments to</p><pre>${JSON.stringify(agreed.arguments, null, 2)}</pre>` : null}`;
+}
+
+function Decide({ approval, done, who }) {
   const question = approval.kind === "question";
+  const agreed = first(approval);
+  const mine = agreed && agreed.by === who.name;
   const [edited, setEdited] = useState();
   const [reason, setReason] = useState("");
   const [always, setAlways] = useState(false);
@@ -46,6 +61,8 @@ function Decide({ approval, done }) {
     const body = { decision };
     if (decision === "approve" && always && edited === undefined) body.always = true;
     if (reason.trim()) body.reason = reason.trim();
+    // What is shown as changed is what is agreed to: the other person has to have seen it.
+    if (decision === "approve" && agreed && agreed.arguments) body.arguments = agreed.arguments;
     if (decision === "approve" && edited !== undefined) {
       try {
         body.arguments = JSON.parse(edited);
@@ -64,14 +81,14 @@ function Decide({ approval, done }) {
     <label>${question ? "Answer" : "Reason"} <input value=${reason} placeholder=${question ? "what the run is told" : "the run is told it too"} onInput=${(event) => setReason(event.target.value)} /></label>
     ${approval.may_be_standing && edited === undefined ? html`<label><input type="checkbox" checked=${always} onChange=${(event) => setAlways(event.target.checked)} /> and all calls of this shape from now on</label>` : null}
     <div class="row">
-      <${Action} label=${question ? "Yes" : edited === undefined ? "Approve" : "Approve as edited"} kind="primary" run=${decide("approve")} />
+      ${mine ? null : html`<${Action} label=${question ? "Yes" : edited !== undefined ? "Approve as edited" : agreed && agreed.arguments ? `Approve as ${agreed.by} changed it` : "Approve"} kind="primary" run=${decide("approve")} />`}
       <${Action} label=${question ? "No" : "Deny"} kind="danger" run=${decide("deny")} />
-      ${question || !approval.arguments ? null : html`<button onClick=${() => setEdited(edited === undefined ? JSON.stringify(approval.arguments, null, 2) : undefined)}>${edited === undefined ? "Edit the arguments" : "As they were"}</button>`}
+      ${question || agreed || !approval.arguments ? null : html`<button onClick=${() => setEdited(edited === undefined ? JSON.stringify(approval.arguments, null, 2) : undefined)}>${edited === undefined ? "Edit the arguments" : "As they were"}</button>`}
     </div>
   </div>`;
 }
 
-function Card({ approval, now, done, may }) {
+function Card({ approval, now, done, may, who }) {
   return html`<article class="card ${approval.state}" aria-label=${approval.question}>
     <header><h2>${approval.tool ? html`<code>${approval.tool}</code>` : "A question"} <${Status} name=${approval.state} /></h2>
       <small><a href="#/runs/${approval.run_id}">its run</a> · asked <${Ago} time=${approval.requested_at} now=${now} />
@@ -80,7 +97,8 @@ function Card({ approval, now, done, may }) {
     <${Arguments} approval=${approval} />
     <${Background} approval=${approval} />
     ${approval.reasons.length ? html`<ul class="reasons">${approval.reasons.map((reason) => html`<li>${reason}</li>`)}</ul>` : null}
-    ${approval.state === "open" && may ? html`<${Decide} approval=${approval} done=${done} />` : null}
+    <${People} approval=${approval} now=${now} />
+    ${approval.state === "open" && may ? html`<${Decide} approval=${approval} done=${done} who=${who} />` : null}
     ${approval.decided_by ? html`<p><b>${approval.decided_by}</b> ${words(approval.state)} it <${Ago} time=${approval.decided_at} now=${now} />${approval.reason ? `: ${approval.reason}` : ""}</p>` : null}
   </article>`;
 }
@@ -94,5 +112,5 @@ export function Approvals({ parameters, who }) {
       <nav class="tabs" aria-label="Which">${["open", "granted", "denied", "expired", "all"].map((name) => html`<a href="#/approvals?state=${name}" aria-current=${name === state ? "page" : undefined}>${name}</a>`)}</nav></div>
     <${Trouble} error=${error} />
     ${value && !value.items.length ? html`<${Empty}>Nothing here. A call that a policy wants a person for waits on this page, and so does a run's question.</${Empty}>` : null}
-    ${(value?.items || []).map((approval) => html`<${Card} key=${approval.approval_id} approval=${approval} now=${now} done=${again} may=${may} />`)}`;
+    ${(value?.items || []).map((approval) => html`<${Card} key=${approval.approval_id} approval=${approval} now=${now} done=${again} may=${may} who=${who} />`)}`;
 }

@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router};
 use bus::{Bus, BusError, subject};
-use engine::{ApprovalRow, Claim, IdempotencyKeys, Reads};
-use kernel::call::{ArgumentOrigin, Verdict};
+use engine::{ApiTokens, ApprovalRow, Claim, IdempotencyKeys, Reads};
+use kernel::call::{ArgumentOrigin, Endorsement, Verdict};
 use kernel::{ApprovalId, Block, CallId, RunId, StandingId, TenantId, Timestamp, Trust};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
@@ -34,6 +34,7 @@ pub(crate) struct ApprovalsApi {
     pub reads: Reads,
     pub bus: Bus,
     pub idempotency: IdempotencyKeys,
+    pub tokens: ApiTokens,
 }
 
 pub(crate) fn router(api: ApprovalsApi) -> Router {
@@ -111,6 +112,12 @@ pub(crate) struct ApprovalView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<uuid::Uuid>)]
     standing_id: Option<StandingId>,
+    /// How many different people have to say yes: 1, or 2. One no is enough.
+    people_needed: u8,
+    /// How many of them are still missing; 0 once it is decided.
+    people_missing: u8,
+    /// Who has said yes while another person had to, too.
+    endorsements: Vec<EndorsementView>,
     /// `open`, `granted`, `denied` or `expired`.
     state: String,
     /// When it was asked.
@@ -123,6 +130,28 @@ pub(crate) struct ApprovalView {
     decided_by: Option<String>,
     /// What they wrote.
     reason: Option<String>,
+}
+
+/// The first yes to a question that takes two people.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct EndorsementView {
+    /// Who.
+    by: String,
+    /// When.
+    at: Timestamp,
+    /// The arguments as they changed them. Whoever agrees, too, sends them as `arguments`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Value>,
+    /// What they wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl From<Endorsement> for EndorsementView {
+    fn from(first: Endorsement) -> Self {
+        Self { by: first.by, at: first.at, arguments: first.arguments, reason: first.reason }
+    }
 }
 
 /// A decision.
@@ -183,6 +212,9 @@ struct DecideQuestion<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     by: &'a str,
+    /// Names that may be the same person's, where two have to agree.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    aliases: Vec<String>,
     roles: &'a [Role],
     /// The same for every repetition of a request.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -224,7 +256,8 @@ pub(crate) async fn show(
 
 /// Decide an approval
 ///
-/// The first decision counts; a later one is answered with 409 and what was decided.
+/// The first decision counts; a later one is answered with 409 and what was decided. Where two people have to agree, the first
+/// yes is answered with 202 and leaves the question open: another person has to approve the same arguments. One no decides.
 #[utoipa::path(
     post, path = "/v1/approvals/{approval_id}", tag = "approvals", request_body = DecisionRequest,
     params(
@@ -233,7 +266,9 @@ pub(crate) async fn show(
     ),
     responses(
         (status = 200, description = "The decision is in the log", body = ApprovalView),
-        (status = 409, description = "It was decided before, or has expired; `approval` says what was decided",
+        (status = 202, description = "The yes is in the log, and one more person is needed", body = ApprovalView),
+        (status = 409, description = "It was decided before, or has expired; or (`already_endorsed`) it takes somebody else's yes, \
+          or (`endorsed_otherwise`) another has agreed to other arguments. `approval` says how it stands",
          body = crate::problem::ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
@@ -243,7 +278,7 @@ pub(crate) async fn decide(
     Segments(approval): Segments<String>,
     headers: HeaderMap,
     JsonBody(request): JsonBody<DecisionRequest>,
-) -> Result<(Extension<Evidence>, Json<ApprovalView>), Problem> {
+) -> Result<(StatusCode, Extension<Evidence>, Json<ApprovalView>), Problem> {
     let approval_id = id(&approval, "unknown_approval")?;
     if request.always && (request.decision == Decision::Deny || request.arguments.is_some()) {
         return Err(Problem::unprocessable("invalid_field", "`always` goes with a yes to the arguments as shown")
@@ -257,32 +292,53 @@ pub(crate) async fn decide(
     }
     // Also keeps what other tenants ask unknown here.
     let row = api.find(&principal.tenant, approval_id).await?;
+    if request.always && row.two_people {
+        let why = "two people have to agree to each such call: nobody can allow all of them at once";
+        return Err(Problem::unprocessable("invalid_field", why)
+            .field("always")
+            .remedy("leave `always` out")
+            .with("approval", view(row)?));
+    }
+    let aliases = if row.two_people { api.aliases(&principal).await? } else { Vec::new() };
     let key = idempotency_key(&headers)?;
     let claimed = match key {
         Some(key) => Some(api.claim(&principal, row, key, digest_of(&request)?).await?),
         None => None,
     };
     let (decision, edited, always) = (request.decision, request.arguments.is_some(), request.always);
-    if let Err(problem) = api.ask(&principal, approval_id, request, key).await {
-        if let Some(claimed) = &claimed {
-            release_refused(&api.idempotency, &principal, claimed, &problem).await;
+    let is_first_of_two = match api.ask(&principal, aliases, approval_id, request, key).await {
+        Ok(decided) => decided["state"] == "endorsed",
+        Err(problem) => {
+            if let Some(claimed) = &claimed {
+                release_refused(&api.idempotency, &principal, claimed, &problem).await;
+            }
+            return Err(problem);
         }
-        return Err(problem);
-    }
+    };
     let row = api.find(&principal.tenant, approval_id).await?;
     // Whoever repeats a request is told what came of it; another answer under its key was not taken.
-    if row.state != decision.state() {
+    if row.state != decision.state() && !is_first_of_two {
         return Err(key_reused().with("approval", view(row)?));
     }
     let evidence = Evidence(json!({
         "decision": if decision == Decision::Approve { "approve" } else { "deny" }, "edited": edited, "always": always,
+        "state": if is_first_of_two { "endorsed" } else { decision.state() },
+        "people_needed": people_needed(&row), "endorsed_by": row.endorsed.as_ref().map(|first| &first.by),
         "run_id": row.run_id, "tool": row.tool, "trust": row.trust, "reasons": row.reasons, "binding": row.binding,
         "shape": row.shown.shape, "origins": row.shown.origins.len(), "evidence": row.shown.evidence.len(),
     }));
-    Ok((Extension(evidence), Json(row.into())))
+    let status = if row.state == "open" { StatusCode::ACCEPTED } else { StatusCode::OK };
+    Ok((status, Extension(evidence), Json(row.into())))
 }
 
 impl ApprovalsApi {
+    /// Names that may be this person's, too: whoever made a token has had it in hand.
+    async fn aliases(&self, principal: &Principal) -> Result<Vec<String>, Problem> {
+        let Some(token_id) = principal.token_id else { return Ok(Vec::new()) };
+        let makers = self.tokens.makers(&principal.tenant, token_id).await?;
+        Ok(makers.into_iter().filter(|name| *name != principal.name).collect())
+    }
+
     async fn find(&self, tenant: &TenantId, approval_id: ApprovalId) -> Result<ApprovalRow, Problem> {
         self.reads.approval(tenant, approval_id).await?.ok_or_else(|| {
             Problem::not_found("unknown_approval", format!("there is no approval `{approval_id}`"))
@@ -309,10 +365,11 @@ impl ApprovalsApi {
     async fn ask(
         &self,
         by: &Principal,
+        aliases: Vec<String>,
         approval_id: ApprovalId,
         request: DecisionRequest,
         request_id: Option<&str>,
-    ) -> Result<(), Problem> {
+    ) -> Result<Value, Problem> {
         let question = DecideQuestion {
             tenant: &by.tenant,
             approval_id,
@@ -321,12 +378,15 @@ impl ApprovalsApi {
             reason: request.reason,
             always: request.always,
             by: &by.name,
+            aliases,
             roles: &by.roles,
             request_id,
         };
         match self.bus.request_json::<_, Value>(&subject::svc("approval", "decide"), &question, DECIDE_WITHIN).await {
-            Ok(_) => Ok(()),
-            Err(BusError::Refused { code, message, .. }) => self.refused(&by.tenant, approval_id, code, &message).await,
+            Ok(decided) => Ok(decided),
+            Err(BusError::Refused { code, message, .. }) => {
+                Err(self.refused(&by.tenant, approval_id, code, &message).await?)
+            }
             Err(error @ (BusError::NoResponders { .. } | BusError::RequestTimedOut { .. })) => {
                 tracing::warn!(%error, "the approval service does not answer");
                 Err(Problem::unavailable("approval_unavailable", "the approval service does not answer at the moment"))
@@ -340,20 +400,31 @@ impl ApprovalsApi {
     }
 
     /// What the approval service's refusal means here. Its words begin with a stable one.
-    async fn refused(&self, tenant: &TenantId, approval: ApprovalId, code: u16, words: &str) -> Result<(), Problem> {
+    async fn refused(
+        &self,
+        tenant: &TenantId,
+        approval: ApprovalId,
+        code: u16,
+        words: &str,
+    ) -> Result<Problem, Problem> {
         let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let stable = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
         let (word, detail) = match words.split_once(": ").filter(|(word, _)| stable(word)) {
             Some((word, detail)) => (Some(word.to_owned()), detail),
             None => (None, words),
         };
+        let remedy = match word.as_deref() {
+            Some("already_endorsed") => "let somebody else approve it, or deny it",
+            Some("endorsed_otherwise") => {
+                "send `approval.endorsements[0].arguments` as `arguments` to agree to them (or none, if there are none there), or deny it"
+            }
+            _ => "the first decision counts",
+        };
         let coded = |otherwise: &'static str| word.map_or(Cow::Borrowed(otherwise), Cow::Owned);
-        Err(match status {
+        Ok(match status {
             StatusCode::CONFLICT | StatusCode::GONE => {
                 let row = self.find(tenant, approval).await?;
-                Problem::conflict(coded("already_decided"), detail)
-                    .remedy("the first decision counts")
-                    .with("approval", view(row)?)
+                Problem::conflict(coded("already_decided"), detail).remedy(remedy).with("approval", view(row)?)
             }
             StatusCode::NOT_FOUND => Problem::not_found("unknown_approval", detail),
             StatusCode::FORBIDDEN => Problem::new(status, coded("insufficient_role"), detail),
@@ -374,9 +445,19 @@ fn view(row: ApprovalRow) -> Result<Value, Problem> {
     serde_json::to_value(ApprovalView::from(row)).map_err(|error| Problem::internal(&error))
 }
 
+/// How many different people have to say yes.
+const fn people_needed(row: &ApprovalRow) -> u8 {
+    if row.two_people { 2 } else { 1 }
+}
+
 impl From<ApprovalRow> for ApprovalView {
     fn from(row: ApprovalRow) -> Self {
+        let people_needed = people_needed(&row);
+        let missing = people_needed - u8::from(row.endorsed.is_some());
         Self {
+            people_needed,
+            people_missing: if row.state == "open" { missing } else { 0 },
+            endorsements: row.endorsed.into_iter().map(EndorsementView::from).collect(),
             approval_id: row.approval_id,
             kind: if row.call_id.is_some() { "call" } else { "question" },
             run_id: row.run_id,

@@ -57,7 +57,7 @@ pub(crate) struct Because {
     /// The event behind it.
     #[schema(value_type = u64)]
     seq: Seq,
-    /// In which way: `acted_on`, `committed_with`, `met_by`, `woken_by`, `opened_by`, `saw`, `about`, `answers`.
+    /// In which way: `acted_on`, `committed_with`, `met_by`, `woken_by`, `opened_by`, `saw`, `about`, `answers`, `agrees_with`.
     how: &'static str,
 }
 
@@ -187,7 +187,12 @@ impl Log {
             EventData::TurnCharged(charged) => {
                 before("opened_by", &|data| opens(data, charged.turn_id)).into_iter().collect()
             }
-            EventData::ApprovalGranted(answer) => self.question(seq, answer.approval_id),
+            EventData::ApprovalEndorsed(answer) => self.question(seq, answer.approval_id),
+            EventData::ApprovalGranted(answer) => {
+                let first = |data: &EventData| matches!(data, EventData::ApprovalEndorsed(first) if first.approval_id == answer.approval_id);
+                let first = before("agrees_with", &first).filter(|_| answer.endorsed_by.is_some());
+                self.question(seq, answer.approval_id).into_iter().chain(first).collect()
+            }
             EventData::ApprovalDenied(answer) => self.question(seq, answer.approval_id),
             EventData::ApprovalExpired(answer) => self.question(seq, answer.approval_id),
             EventData::TimerFired(fired) => {
@@ -271,7 +276,11 @@ impl Log {
                 format!("`{}` from `{}`", matched.external.event_type, matched.external.source)
             }
             EventData::ApprovalRequested(ApprovalRequested { approval }) => approval.question.text.clone(),
-            EventData::ApprovalGranted(granted) => format!("{} said yes", granted.by),
+            EventData::ApprovalEndorsed(first) => format!("{} said yes, and another person has to", first.by),
+            EventData::ApprovalGranted(granted) => match &granted.endorsed_by {
+                Some(first) => format!("{} said yes, as {first} had", granted.by),
+                None => format!("{} said yes", granted.by),
+            },
             EventData::ApprovalDenied(denied) => format!("{} said no", denied.by),
             EventData::TimerSet(set) => format!("due at {}", set.due),
             EventData::TimerFired(fired) => format!("it was due at {}", fired.due),
@@ -302,6 +311,7 @@ fn origins(seq: Seq, entry: &Entry) -> Vec<Origin> {
         | EventData::RunForked(_)
         | EventData::RunRevised(_)
         | EventData::TrustDeclassified(_)
+        | EventData::ApprovalEndorsed(_)
         | EventData::ApprovalGranted(_)
         | EventData::ApprovalDenied(_) => true,
         _ => false,

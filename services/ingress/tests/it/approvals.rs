@@ -4,7 +4,7 @@
 
 use bus::{Problem, ServeOptions};
 use engine::{Engine, SubmitError};
-use kernel::call::Verdict;
+use kernel::call::{Approval, Verdict};
 use kernel::command::DecideApproval;
 use kernel::{ApprovalId, Command, Rejection, Role, RunId};
 use reqwest::{Method, StatusCode};
@@ -22,6 +22,8 @@ struct Question {
     arguments: Option<Value>,
     reason: Option<String>,
     by: String,
+    #[serde(default)]
+    aliases: Vec<String>,
     roles: Vec<String>,
     request_id: Option<String>,
 }
@@ -38,7 +40,7 @@ async fn responder(door: &Door, run: RunId) -> CancellationToken {
 
 async fn decide(engine: Engine, run: RunId, question: Question) -> Result<Value, Problem> {
     assert_eq!(question.tenant, "acme");
-    assert!(question.roles.contains(&"operator".to_owned()));
+    assert!(question.roles.iter().any(|role| role == "operator" || role == "admin"));
     if question.arguments.as_ref().is_some_and(|arguments| arguments.get("pull").is_none()) {
         return Err(Problem::bad_request("invalid: `pull` is missing"));
     }
@@ -48,11 +50,18 @@ async fn decide(engine: Engine, run: RunId, question: Question) -> Result<Value,
         edited: question.arguments.map(|arguments| (arguments, "digest".into())),
         reason: question.reason,
         by: question.by,
+        aliases: question.aliases,
         standing: None,
     });
     let key = question.request_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     match engine.submit(run, command, key, cause("approval", 1)).await {
+        Ok(committed) if committed.state.approvals.contains_key(&question.approval_id) => {
+            Ok(json!({"state": "endorsed"}))
+        }
         Ok(_) => Ok(json!({"state": "decided"})),
+        Err(SubmitError::Rejected(error @ (Rejection::AlreadyEndorsed(..) | Rejection::EndorsedOtherwise(..)))) => {
+            Err(Problem::new(409, format!("{}: {error}", error.code())))
+        }
         Err(SubmitError::Rejected(error @ Rejection::AlreadyDecided(..))) => {
             Err(Problem::new(409, format!("already_decided: {error}")))
         }
@@ -62,11 +71,15 @@ async fn decide(engine: Engine, run: RunId, question: Question) -> Result<Value,
 
 /// A run that asks whether it may merge.
 async fn asking(door: &Door) -> (RunId, ApprovalId) {
+    asking_people(door, false).await
+}
+
+async fn asking_people(door: &Door, two_people: bool) -> (RunId, ApprovalId) {
     let run = door.run().await;
     let (planner, executor) = (door.engine(Role::Planner).await, door.engine(Role::ToolExecutor).await);
     let committed = commit(&planner, run, |state, outcome| outcome.calls = vec![merge_call(state)]).await;
     let call = *committed.state.calls.keys().next().unwrap();
-    let approval = question(&committed.state, call);
+    let approval = Approval { two_people, ..question(&committed.state, call) };
     let id = approval.approval_id;
     let seq = committed.state.seq;
     executor.submit(run, Command::AskApproval(Box::new(approval)), "ask", cause("tool-executor", seq)).await.unwrap();
@@ -226,5 +239,144 @@ async fn without_the_approval_service_nothing_is_decided() {
     assert!(response.headers().contains_key("retry-after"));
     let (status, problem) = answer(response).await;
     assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("approval_unavailable")));
+    door.close().await;
+}
+
+/// A token of an operator that an admin has made.
+async fn made(door: &Door, name: &str) -> String {
+    let body = json!({"name": name, "roles": ["operator"]});
+    let (status, body) =
+        answer(door.request(Method::POST, "/v1/tokens", "admin").json(&body).send().await.unwrap()).await;
+    assert_eq!(status, StatusCode::CREATED, "{body}");
+    body["token"].as_str().unwrap().to_owned()
+}
+
+async fn decide_with(door: &Door, approval: ApprovalId, token: &str, body: &Value) -> (StatusCode, Value) {
+    let request = door.http.post(format!("{}/v1/approvals/{approval}", door.url)).bearer_auth(token).json(body);
+    answer(request.send().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn two_tokens_of_two_people_decide_and_no_other_two() {
+    let door = Door::open().await;
+    let (run, approval) = asking_people(&door, true).await;
+    let _stop = responder(&door, run).await;
+    let (ann, bob) = (made(&door, "ann").await, made(&door, "bob").await);
+    let yes = json!({"decision": "approve", "reason": "it is due"});
+    let decide = async |token: &str| decide_with(&door, approval, token, &yes).await;
+
+    let open = door.get(&format!("/v1/approvals/{approval}")).await;
+    assert_eq!(
+        (&open["people_needed"], &open["people_missing"], &open["endorsements"]),
+        (&json!(2), &json!(2), &json!([]))
+    );
+    let (status, problem) = decide_with(&door, approval, &ann, &json!({"decision": "approve", "always": true})).await;
+    assert_eq!((status.as_u16(), &problem["field"]), (422, &json!("always")), "{problem}");
+
+    let (status, endorsed) = decide(&ann).await;
+    assert_eq!((status, &endorsed["state"]), (StatusCode::ACCEPTED, &json!("open")), "one more person is needed");
+    assert_eq!((&endorsed["people_missing"], &endorsed["decided_by"]), (&json!(1), &Value::Null));
+    let first = &endorsed["endorsements"][0];
+    assert_eq!((&first["by"], &first["reason"]), (&json!("ann"), &json!("it is due")));
+
+    // Her own once more, and that of the admin who made it and so has had it in hand.
+    for token in [ann.as_str(), "acme-admin"] {
+        let (status, problem) = decide(token).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("already_endorsed")), "{problem}");
+        assert_eq!(problem["approval"]["people_missing"], 1);
+    }
+    assert_eq!(decide("other-operator").await.0, StatusCode::NOT_FOUND, "of another tenant");
+    assert_eq!(decide("acme-user").await.0, StatusCode::FORBIDDEN);
+
+    let (status, granted) = decide(&bob).await;
+    assert_eq!((status, &granted["state"]), (StatusCode::OK, &json!("granted")), "{granted}");
+    assert_eq!(
+        (&granted["decided_by"], &granted["endorsements"][0]["by"], &granted["people_missing"]),
+        (&json!("bob"), &json!("ann"), &json!(0))
+    );
+    let events = door.events(run).await;
+    let of = |name: &str| events.iter().filter(|event| event["type"] == name).collect::<Vec<_>>();
+    assert_eq!((of("approval.endorsed").len(), of("approval.granted").len()), (1, 1));
+
+    let why = door.get(&format!("/v1/runs/{run}/why/{run}-{}", of("approval.granted")[0]["seq"])).await;
+    let links = why["chain"].as_array().unwrap();
+    let said = links.iter().find(|link| link["type"] == "approval.granted").unwrap();
+    assert_eq!(said["summary"], "bob said yes, as ann had");
+    assert!(links.iter().any(|link| link["type"] == "approval.endorsed"), "{why:#}");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn the_audit_trail_tells_who_agreed_first_and_who_could_not() {
+    let door = Door::open().await;
+    let (run, approval) = asking_people(&door, true).await;
+    let _stop = responder(&door, run).await;
+    let yes = json!({"decision": "approve"});
+    for (token, expected) in [("acme-operator", 202), ("acme-operator", 409), ("acme-admin", 200)] {
+        assert_eq!(decide_with(&door, approval, token, &yes).await.0.as_u16(), expected, "{token}");
+    }
+    let trail = door.request(Method::GET, "/v1/audit?action=approvals.decide", "admin").send().await.unwrap();
+    let trail = answer(trail).await.1;
+    let entries = trail["items"].as_array().unwrap();
+    let told: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            (&entry["actor"], &entry["outcome"], &entry["evidence"]["state"], &entry["evidence"]["endorsed_by"])
+        })
+        .collect();
+    let (operator, admin) = (json!("acme-operator"), json!("acme-admin"));
+    let (done, refused, endorsed, granted) =
+        (json!("done"), json!("already_endorsed"), json!("endorsed"), json!("granted"));
+    assert_eq!(
+        told,
+        [
+            (&admin, &done, &granted, &operator),
+            (&operator, &refused, &Value::Null, &Value::Null),
+            (&operator, &done, &endorsed, &operator),
+        ],
+        "{trail:#}"
+    );
+    door.close().await;
+}
+
+#[tokio::test]
+async fn what_the_first_has_changed_is_what_the_second_has_to_send() {
+    let door = Door::open().await;
+    let (run, approval) = asking_people(&door, true).await;
+    let _stop = responder(&door, run).await;
+    let changed = json!({"decision": "approve", "arguments": {"pull": 8}});
+    let (status, endorsed) = decide_with(&door, approval, "acme-operator", &changed).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{endorsed}");
+    assert_eq!(
+        (&endorsed["arguments"], &endorsed["endorsements"][0]["arguments"]),
+        (&json!({"pull": 7}), &json!({"pull": 8}))
+    );
+    let (status, problem) = decide_with(&door, approval, "acme-admin", &json!({"decision": "approve"})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("endorsed_otherwise")), "{problem}");
+    let shown = problem["approval"]["endorsements"][0]["arguments"].clone();
+    let same = json!({"decision": "approve", "arguments": shown});
+    let (status, granted) = decide_with(&door, approval, "acme-admin", &same).await;
+    assert_eq!((status, &granted["state"]), (StatusCode::OK, &json!("granted")), "{granted}");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn a_repeated_first_yes_is_told_the_same_and_later_what_came_of_it() {
+    let door = Door::open().await;
+    let (run, approval) = asking_people(&door, true).await;
+    let _stop = responder(&door, run).await;
+    let decide = async || {
+        let request = door.request(Method::POST, &format!("/v1/approvals/{approval}"), "operator");
+        let request = request.header("idempotency-key", "k").json(&json!({"decision": "approve"}));
+        answer(request.send().await.unwrap()).await
+    };
+    for _ in 0..2 {
+        let (status, body) = decide().await;
+        assert_eq!((status, &body["people_missing"]), (StatusCode::ACCEPTED, &json!(1)), "{body}");
+    }
+    let second = decide_with(&door, approval, "acme-admin", &json!({"decision": "approve"})).await;
+    assert_eq!(second.0, StatusCode::OK);
+    let (status, body) = decide().await;
+    assert_eq!((status, &body["state"]), (StatusCode::OK, &json!("granted")), "{body}");
     door.close().await;
 }

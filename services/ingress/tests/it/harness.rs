@@ -239,6 +239,7 @@ pub fn question(state: &RunState, call: CallId) -> Approval {
         binding: Binding::default(),
         trust: Trust::Untrusted,
         reasons: vec!["merging is for people".into()],
+        two_people: false,
         shown: Default::default(),
         expires_at: Timestamp::now().checked_add(jiff::SignedDuration::from_hours(1)).unwrap(),
     }
