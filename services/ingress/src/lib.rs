@@ -239,6 +239,7 @@ fn resources(
             reads: reads.clone(),
             bus: bus.clone(),
             idempotency: engine.idempotency(),
+            tokens: engine.tokens(),
         }),
         api::standing::router(engine.standing()),
         api::tokens::router(TokensApi { tokens: engine.tokens(), revocations: revocations.clone(), bus }),
