@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use engine::{AuditEntry, AuditTrail};
 use kernel::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -229,7 +229,7 @@ impl Act {
     }
 
     fn entry(self, outcome: String, evidence: Option<Value>) -> AuditEntry {
-        let Principal { name, tenant, roles, token_id } = self.principal;
+        let Principal { name, tenant, roles, token_id, display, .. } = self.principal;
         AuditEntry {
             id: Uuid::now_v7(),
             at: Timestamp::now(),
@@ -243,9 +243,21 @@ impl Act {
             address: self.address,
             forwarded: self.forwarded,
             user_agent: self.user_agent,
-            evidence,
+            evidence: with_display(evidence, display),
         }
     }
+}
+
+/// Beside the evidence, what a person was called when they acted: their name in the trail is one that only their issuer can read.
+fn with_display(evidence: Option<Value>, display: Option<String>) -> Option<Value> {
+    let Some(display) = display else { return evidence };
+    let mut members = match evidence {
+        Some(Value::Object(members)) => members,
+        Some(other) => Map::from_iter([("evidence".to_owned(), other)]),
+        None => Map::new(),
+    };
+    members.insert("actor_display".to_owned(), display.into());
+    Some(Value::Object(members))
 }
 
 /// The act behind a call, such as `approvals.decide`, `runs.cancel`, `agents.set`; none if it changes nothing that anybody
@@ -330,6 +342,8 @@ mod tests {
                 tenant: Default::default(),
                 roles: Default::default(),
                 token_id: None,
+                display: Some("Ann".into()),
+                until: None,
             },
             action: "runs.cancel".into(),
             resource: "/v1/runs:cancel".into(),
@@ -345,7 +359,18 @@ mod tests {
         noted.note("changed", 2);
         drop(open);
         let entry = pending.try_recv().unwrap().entry;
-        assert_eq!((entry.outcome.as_str(), entry.evidence), (ABANDONED, Some(serde_json::json!({"changed": 2}))));
+        assert_eq!(
+            (entry.outcome.as_str(), entry.evidence),
+            (ABANDONED, Some(serde_json::json!({"changed": 2, "actor_display": "Ann"})))
+        );
+    }
+
+    #[test]
+    fn what_somebody_was_called_stands_beside_the_evidence() {
+        let with = |evidence| with_display(evidence, Some("Ann".to_owned()));
+        assert_eq!(with(None), Some(serde_json::json!({"actor_display": "Ann"})));
+        assert_eq!(with(Some(7.into())), Some(serde_json::json!({"evidence": 7, "actor_display": "Ann"})));
+        assert_eq!(with_display(Some(7.into()), None), Some(7.into()));
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub struct Config {
     pub common: Common,
     /// JSON file of hashed API tokens: `[{name, tenant, roles, sha256, expires?}]`. Read again when it changes.
     pub tokens: PathBuf,
+    /// YAML file of the identity providers (OpenID Connect) whose people get in with the tokens that these give them; empty for
+    /// none. Read again when it changes.
+    pub issuers: PathBuf,
     /// Folder with a file for each secret that webhooks refer to; empty for none. `ESC_SECRET_<NAME>` in the environment is the
     /// other way.
     pub secrets_dir: PathBuf,
@@ -53,7 +56,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
-    /// Every call to `/v1` needs a token of the file.
+    /// Every call to `/v1` needs a token that is known here.
     #[default]
     Required,
     /// Everybody is the operator of the tenant `default`. Only on a loopback address.
@@ -65,6 +68,7 @@ impl Default for Config {
         Self {
             common: Common::for_service("ingress"),
             tokens: PathBuf::new(),
+            issuers: PathBuf::new(),
             secrets_dir: PathBuf::new(),
             auth: AuthMode::Required,
             body_limit_bytes: 1024 * 1024,
@@ -107,11 +111,13 @@ impl Config {
                     self.common.listen
                 ),
             )),
-            AuthMode::Required if self.tokens.as_os_str().is_empty() => Err(invalid(
-                "tokens",
-                "no token file, so nobody could call the API: name one (ESC_TOKENS), or set `auth` to `off` on a loopback \
-                 address",
-            )),
+            AuthMode::Required if self.tokens.as_os_str().is_empty() && self.issuers.as_os_str().is_empty() => {
+                Err(invalid(
+                    "tokens",
+                    "no token file and no file of issuers, so nobody could call the API: name one (ESC_TOKENS, ESC_ISSUERS), or set \
+                 `auth` to `off` on a loopback address",
+                ))
+            }
             _ if !(0.0..=1.0).contains(&self.trace_ratio) => Err(invalid("trace_ratio", "not between 0 and 1")),
             _ if !self.shows_traces_somewhere() => Err(invalid(
                 "trace_url",
@@ -139,6 +145,9 @@ mod tests {
     #[test]
     fn nobody_gets_in_by_default_and_off_stays_at_home() {
         assert!(Config::default().check().is_err());
+        for (tokens, issuers) in [("tokens.json", ""), ("", "issuers.yaml"), ("tokens.json", "issuers.yaml")] {
+            assert!(Config { tokens: tokens.into(), issuers: issuers.into(), ..Config::default() }.check().is_ok());
+        }
         let off = Config { auth: AuthMode::Off, ..Config::default() };
         assert!(off.check().is_ok());
         let mut open = off;

@@ -58,7 +58,7 @@ use api::services::ServicesApi;
 use api::tokens::TokensApi;
 use api::triggers::TriggersApi;
 use audit::Audit;
-use auth::{Auth, Revocations, TokenFileError, Tokens};
+use auth::{Auth, IssuerFileError, Issuers, Revocations, TokenFileError, Tokens};
 use hooks::{Hooks, Secrets};
 use inbound::Inbound;
 use live::Live;
@@ -105,7 +105,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let config = Arc::clone(&ctx.config);
     config.check()?;
     make_room_for_streams();
-    let tokens = token_file(&ctx)?;
+    let (tokens, issuers) = (token_file(&ctx)?, issuers(&ctx)?);
     let hooks = hooks(&ctx)?;
     let engine = ctx
         .connect(EngineOptions { pool_size: config.pool_size, ..config.common.engine_options(Role::Ingress) })
@@ -113,7 +113,7 @@ pub async fn run(ctx: Ctx<Config>) -> Result<(), Error> {
     let bus = engine.bus().clone();
     let revocations = Revocations::new();
     ctx.shutdown.spawn_background(revocations.hear(&bus, ctx.shutdown.closing()).await?);
-    let auth = auth(&ctx, tokens, &engine, &revocations);
+    let auth = auth(&ctx, tokens, issuers, &engine, &revocations);
 
     let live = Live::default();
     ctx.shutdown.spawn_background(live.listen(&bus, ctx.shutdown.closing()).await?);
@@ -176,25 +176,44 @@ fn hooks(ctx: &Ctx<Config>) -> Result<Hooks, service::ConfigError> {
     Ok(hooks)
 }
 
-/// The tokens of the file; none if everybody may come in.
+/// The tokens of the file; none if there is no file, or everybody may come in.
 fn token_file(ctx: &Ctx<Config>) -> Result<Option<Arc<Tokens>>, service::ConfigError> {
-    match ctx.config.auth {
-        AuthMode::Off => Ok(None),
-        AuthMode::Required => {
-            let loaded = Tokens::load(&ctx.config.tokens);
-            let tokens = loaded.map_err(|error: TokenFileError| config::invalid("tokens", error.to_string()))?;
-            Ok(Some(Arc::new(tokens)))
-        }
+    let path = &ctx.config.tokens;
+    if ctx.config.auth == AuthMode::Off || path.as_os_str().is_empty() {
+        return Ok(None);
     }
+    let tokens = Tokens::load(path).map_err(|error: TokenFileError| config::invalid("tokens", error.to_string()))?;
+    Ok(Some(Arc::new(tokens)))
 }
 
-fn auth(ctx: &Ctx<Config>, tokens: Option<Arc<Tokens>>, engine: &Engine, revocations: &Revocations) -> Auth {
-    let Some(file) = tokens else {
+/// The issuers of the file; none if there is no file, or everybody may come in.
+fn issuers(ctx: &Ctx<Config>) -> Result<Option<Issuers>, service::ConfigError> {
+    let path = &ctx.config.issuers;
+    if ctx.config.auth == AuthMode::Off || path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let issuers = Issuers::load(path);
+    issuers.map(Some).map_err(|error: IssuerFileError| config::invalid("issuers", error.to_string()))
+}
+
+fn auth(
+    ctx: &Ctx<Config>,
+    file: Option<Arc<Tokens>>,
+    issuers: Option<Issuers>,
+    engine: &Engine,
+    revocations: &Revocations,
+) -> Auth {
+    if ctx.config.auth == AuthMode::Off {
         tracing::warn!("authentication is off: everybody who reaches this port is an operator");
         return Auth::Off;
-    };
-    ctx.shutdown.spawn_background(Arc::clone(&file).follow(revocations.clone(), ctx.shutdown.closing()));
-    Auth::Tokens { file, kept: engine.tokens(), revocations: revocations.clone() }
+    }
+    if let Some(file) = &file {
+        ctx.shutdown.spawn_background(Arc::clone(file).follow(revocations.clone(), ctx.shutdown.closing()));
+    }
+    if let Some(issuers) = &issuers {
+        ctx.shutdown.spawn_background(issuers.clone().follow(revocations.clone(), ctx.shutdown.closing()));
+    }
+    Auth::Tokens { file, kept: engine.tokens(), issuers, revocations: revocations.clone() }
 }
 
 /// The routes below `/v1`, each resource with what it uses.

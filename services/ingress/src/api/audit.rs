@@ -48,7 +48,7 @@ pub(crate) struct AuditView {
     id: Uuid,
     /// When.
     at: Timestamp,
-    /// Who: the name of the token.
+    /// Who: the name of the token, or of the person (their issuer, `#`, and what it calls them).
     actor: String,
     /// What the token allowed.
     roles: Vec<String>,

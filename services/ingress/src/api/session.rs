@@ -5,11 +5,12 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use kernel::TenantId;
+use kernel::{TenantId, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::auth::{Principal, bearer, session};
+use crate::problem::Problem;
 
 pub(crate) fn router() -> Router {
     Router::new().route("/session", get(show).post(open).delete(close))
@@ -18,19 +19,26 @@ pub(crate) fn router() -> Router {
 /// Who calls.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Session {
-    /// The name of the token.
+    /// The name of the token, or of the person: their issuer, `#`, and what it calls them.
     name: String,
+    /// What to call the person, if their issuer says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    display: Option<String>,
     /// All that it can see.
     #[schema(value_type = String)]
     tenant: TenantId,
     /// What it may do: `publisher`, `viewer`, `user`, `operator`, `admin`.
     roles: Vec<&'static str>,
+    /// When the token ends by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
 }
 
 impl From<Principal> for Session {
     fn from(principal: Principal) -> Self {
         let roles = principal.roles.iter().map(|role| role.as_str()).collect();
-        Self { name: principal.name, tenant: principal.tenant, roles }
+        let Principal { name, display, tenant, until, .. } = principal;
+        Self { name, display, tenant, roles, expires_at: until }
     }
 }
 
@@ -48,13 +56,19 @@ pub(crate) async fn show(Extension(principal): Extension<Principal>) -> Json<Ses
     post, path = "/v1/session", tag = "session", summary = "Open a session",
     responses((status = 200, description = "The token of the header is kept in a cookie", body = Session))
 )]
-pub(crate) async fn open(Extension(principal): Extension<Principal>, headers: HeaderMap) -> Response {
+pub(crate) async fn open(Extension(principal): Extension<Principal>, headers: HeaderMap) -> Result<Response, Problem> {
+    let good_for = principal.left();
     let session = Json(Session::from(principal));
-    match headers.get(AUTHORIZATION).and_then(bearer) {
-        Some(token) => (AppendHeaders([(SET_COOKIE, session::kept(token, &headers))]), session).into_response(),
+    let Some(token) = headers.get(AUTHORIZATION).and_then(bearer) else {
         // Already in a session, or nobody is asked for a token.
-        None => session.into_response(),
-    }
+        return Ok(session.into_response());
+    };
+    let cookie = session::kept(token, good_for, &headers).ok_or_else(|| {
+        Problem::unprocessable("token_too_long", "the token is good, but longer than a browser keeps in a cookie")
+            .field("Authorization")
+            .remedy("have the provider put less into it (fewer groups), or sign in with an API token")
+    })?;
+    Ok((AppendHeaders([(SET_COOKIE, cookie)]), session).into_response())
 }
 
 /// Forget the token.

@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::audit::Evidence;
-use crate::auth::{Admin, Principal, Revocations, Role, secret};
+use crate::auth::{Admin, Principal, Revocations, Role, is_persons, secret};
 use crate::body::{JsonBody, Params, Segments};
 use crate::problem::Problem;
 
@@ -47,6 +47,14 @@ pub(crate) struct TokenParams {
     all: bool,
     /// Those of another tenant; only for admins of `default`.
     tenant: Option<String>,
+}
+
+impl TokenParams {
+    /// Whose tokens it is about.
+    fn tenant(&self, principal: &Principal) -> Result<TenantId, Problem> {
+        let wanted = self.tenant.as_deref().map(str::parse::<TenantId>).transpose();
+        tenant_of(principal, wanted.map_err(|error| Problem::bad_request("invalid_query", error).field("tenant"))?)
+    }
 }
 
 /// A token to be made.
@@ -140,10 +148,7 @@ pub(crate) async fn list(
     State(api): State<TokensApi>,
     Params(params): Params<TokenParams>,
 ) -> Result<Json<TokenList>, Problem> {
-    let tenant = params.tenant.map(|tenant| tenant.parse::<TenantId>()).transpose();
-    let tenant = tenant.map_err(|error| Problem::bad_request("invalid_query", error).field("tenant"))?;
-    let tenant = tenant_of(&principal, tenant)?;
-    let items = api.tokens.list(&tenant, params.all).await?;
+    let items = api.tokens.list(&params.tenant(&principal)?, params.all).await?;
     Ok(Json(TokenList { items: items.into_iter().map(TokenView::from).collect() }))
 }
 
@@ -199,9 +204,7 @@ pub(crate) async fn revoke(
         Problem::not_found("unknown_token", words)
             .remedy("`GET /v1/tokens` lists them; the token file's are changed there")
     };
-    let tenant = params.tenant.map(|tenant| tenant.parse::<TenantId>()).transpose();
-    let tenant = tenant.map_err(|error| Problem::bad_request("invalid_query", error).field("tenant"))?;
-    let tenant = tenant_of(&principal, tenant)?;
+    let tenant = params.tenant(&principal)?;
     let id = token_id.parse::<Uuid>().map_err(|_| unknown())?;
     let row = api.tokens.revoke(&tenant, id, &principal.name).await?.ok_or_else(unknown)?;
     api.revocations.tell_all(&api.bus).await;
@@ -239,6 +242,10 @@ fn checked(request: &TokenRequest) -> Result<(String, Duration), Problem> {
             "the name is empty, too long, or holds control characters",
             "name its holder in 1 to 80 bytes",
         );
+    }
+    if is_persons(name) {
+        let words = "the name looks like that of a person whom an issuer knows";
+        return invalid("name", words, "choose one that is no URL");
     }
     if request.roles.is_empty() {
         return invalid("roles", "a token without a role would be good for nothing", "give at least one role");

@@ -1,12 +1,14 @@
 //! Who calls, and what they may do. Every path below `/v1` passes here first; a handler names the role that it needs by
 //! taking [`Viewer`], [`User`], [`Operator`], [`Admin`] or [`Publisher`].
 
+mod issuers;
 mod revocations;
 pub(crate) mod secret;
 pub(crate) mod session;
 mod tokens;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
@@ -24,6 +26,9 @@ use uuid::Uuid;
 
 use crate::problem::Problem;
 
+use issuers::Refusal;
+
+pub(crate) use issuers::{IssuerFileError, Issuers};
 pub(crate) use revocations::Revocations;
 pub(crate) use tokens::{TokenFileError, Tokens};
 
@@ -63,16 +68,26 @@ impl Role {
 }
 
 /// An authenticated caller.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Principal {
-    /// The name of the token, kept with what its holder does.
+    /// The name of the token, or the issuer of a person, `#`, and what it calls them; kept with what they do. No two callers of a
+    /// tenant have the same: no token is named like a person (see [`is_persons`]).
     pub name: String,
     /// All that it can see.
     pub tenant: TenantId,
     /// What it may do.
     pub roles: Vec<Role>,
-    /// Which token, if it is not one of the file.
+    /// Which token, if it is one of those that are kept.
     pub token_id: Option<Uuid>,
+    /// What to call them, as far as their issuer says. It may change, and others may have the same.
+    pub display: Option<String>,
+    /// When they are not let in any more with what they have shown.
+    pub until: Option<Timestamp>,
+}
+
+/// Whether a name is one that people have who come with a token of an issuer.
+pub(crate) fn is_persons(name: &str) -> bool {
+    name.starts_with("https://") || name.starts_with("http://")
 }
 
 impl Principal {
@@ -91,12 +106,14 @@ impl Principal {
 /// How callers are known.
 #[derive(Clone)]
 pub(crate) enum Auth {
-    /// By their tokens: of the file, and of the database.
+    /// By their tokens: of the file, of the database, and of identity providers.
     Tokens {
         /// Those that an operator of the machine set down.
-        file: Arc<Tokens>,
+        file: Option<Arc<Tokens>>,
         /// Those that admins made.
         kept: ApiTokens,
+        /// Those whose tokens are believed.
+        issuers: Option<Issuers>,
         /// Tells of tokens that were revoked.
         revocations: Revocations,
     },
@@ -105,26 +122,35 @@ pub(crate) enum Auth {
 }
 
 /// What a caller showed.
-#[derive(Clone, Copy)]
 enum Shown {
     Nothing,
     OfFile([u8; 32]),
     Kept(Uuid),
+    /// A token of an issuer, and who came with it.
+    Signed {
+        token: String,
+        principal: Box<Principal>,
+    },
 }
 
 impl Auth {
     async fn identify(&self, token: Result<Option<String>, Problem>) -> Result<(Principal, Shown), Problem> {
-        let (file, kept) = match self {
-            Self::Tokens { file, kept, .. } => (file, kept),
+        let (file, kept, issuers) = match self {
+            Self::Tokens { file, kept, issuers, .. } => (file, kept, issuers),
             Self::Off => {
-                let (name, tenant) = ("local".to_owned(), TenantId::default());
-                return Ok((Principal { name, tenant, roles: vec![Role::Admin], token_id: None }, Shown::Nothing));
+                let (name, tenant, roles) = ("local".to_owned(), TenantId::default(), vec![Role::Admin]);
+                let local = Principal { name, tenant, roles, token_id: None, display: None, until: None };
+                return Ok((local, Shown::Nothing));
             }
         };
         let Some(token) = token? else { return Err(unknown_token()) };
         let hash = secret::hash(&token);
-        if let Some(principal) = file.find(&hash, Timestamp::now()) {
+        if let Some(principal) = find(file.as_ref(), &hash) {
             return Ok((principal, Shown::OfFile(hash)));
+        }
+        if let Some(issuers) = issuers.as_ref().filter(|_| issuers::may_be_signed(&token)) {
+            let principal = issuers.identify(&token).await?;
+            return Ok((principal.clone(), Shown::Signed { token, principal: Box::new(principal) }));
         }
         if !secret::is_well_formed(&token) {
             return Err(unknown_token());
@@ -134,11 +160,17 @@ impl Auth {
         Ok((row.into(), shown))
     }
 
-    /// Whether what was shown a while ago would still be let in. What can't be found out is let be.
-    async fn is_good(&self, shown: Shown) -> bool {
+    /// Whether what was shown a while ago would still be let in, as the same. What can't be found out is let be.
+    async fn is_good(&self, shown: &Shown) -> bool {
         match (self, shown) {
-            (Self::Tokens { file, .. }, Shown::OfFile(hash)) => file.find(&hash, Timestamp::now()).is_some(),
-            (Self::Tokens { kept, .. }, Shown::Kept(id)) => kept.is_good(id).await.unwrap_or(true),
+            (Self::Tokens { file, .. }, Shown::OfFile(hash)) => find(file.as_ref(), hash).is_some(),
+            (Self::Tokens { kept, .. }, Shown::Kept(id)) => kept.is_good(*id).await.unwrap_or(true),
+            (Self::Tokens { issuers: Some(issuers), .. }, Shown::Signed { token, principal }) => {
+                match issuers.identify(token).await {
+                    Ok(now) => now == **principal,
+                    Err(refusal) => refusal == Refusal::Unavailable && !principal.is_over(),
+                }
+            }
             _ => true,
         }
     }
@@ -147,8 +179,41 @@ impl Auth {
     async fn until_void(self, shown: Shown) {
         let Self::Tokens { revocations, .. } = &self else { return std::future::pending().await };
         let mut revocations = revocations.listen();
-        while self.is_good(shown).await {
-            revocations.next().await;
+        while self.is_good(&shown).await {
+            tokio::select! {
+                () = revocations.next() => {}
+                () = shown.over() => {}
+            }
+        }
+    }
+}
+
+fn find(file: Option<&Arc<Tokens>>, hash: &[u8; 32]) -> Option<Principal> {
+    file.and_then(|file| file.find(hash, Timestamp::now()))
+}
+
+impl Principal {
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| until <= Timestamp::now())
+    }
+
+    /// For how long they are still let in, if there is an end to it.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let until = self.until?;
+        Some(Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default())
+    }
+}
+
+impl Shown {
+    /// Comes back when it is over by itself, to the moment, if it says when that is.
+    async fn over(&self) {
+        match self {
+            Self::Signed { principal, .. } => match principal.left() {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            },
+            // One of these is looked up every so often.
+            Self::Nothing | Self::OfFile(_) | Self::Kept(_) => std::future::pending().await,
         }
     }
 }
@@ -160,7 +225,14 @@ impl From<TokenRow> for Principal {
             let word: StrDeserializer<'_, value::Error> = role.as_str().into_deserializer();
             Role::deserialize(word).ok()
         });
-        Self { name: row.name, tenant: row.tenant, roles: roles.collect(), token_id: Some(row.token_id) }
+        Self {
+            name: row.name,
+            tenant: row.tenant,
+            roles: roles.collect(),
+            token_id: Some(row.token_id),
+            display: None,
+            until: Some(row.expires_at),
+        }
     }
 }
 

@@ -1,18 +1,26 @@
-//! The session of a browser: an API token in a cookie that no script can read. It is kept nowhere else, so it holds at every
+//! The session of a browser: a token in a cookie that no script can read. It is kept nowhere else, so it holds at every
 //! instance, and ends when the token does.
+
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
 const NAME: &str = "esc_session";
-/// How long the browser keeps it, in seconds: a working day.
-const KEPT: u32 = 12 * 3600;
+/// How long the browser keeps it at most: a working day.
+const KEPT: Duration = Duration::from_secs(12 * 3600);
+/// Longest value of the cookie, in bytes. Browsers drop one of more than 4096 with its name, without a word.
+const MOST_BYTES: usize = 4000;
 
-/// The token in the request's cookie. Hex in there, since a token may hold what a cookie may not.
+/// The token in the request's cookie. Hex in there, since a token may hold what a cookie may not; a signed one holds nothing of
+/// the kind, and is long enough as it is.
 pub(super) fn token(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     let (_, value) = pairs.find(|(name, _)| *name == NAME)?;
+    if value.contains('.') {
+        return is_plain(value).then(|| value.to_owned());
+    }
     String::from_utf8(hex::decode(value).ok()?).ok()
 }
 
@@ -34,11 +42,21 @@ fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// What makes the browser keep the token. `Secure` unless the server is called by a name of this very machine, which has no TLS
-/// in front of it.
-pub(crate) fn kept(token: &str, headers: &HeaderMap) -> String {
+/// What makes the browser keep the token, for as long as it is good if that is known; none if it is too long for that. `Secure`
+/// unless the server is called by a name of this very machine, which has no TLS in front of it.
+pub(crate) fn kept(token: &str, good_for: Option<Duration>, headers: &HeaderMap) -> Option<String> {
+    let value = if token.contains('.') && is_plain(token) { token.to_owned() } else { hex::encode(token) };
+    if value.len() > MOST_BYTES {
+        return None;
+    }
+    let kept = good_for.map_or(KEPT, |good_for| good_for.min(KEPT)).as_secs();
     let secure = if is_local(headers) { "" } else { "; Secure" };
-    format!("{NAME}={}; Path=/v1; HttpOnly; SameSite=Strict; Max-Age={KEPT}{secure}", hex::encode(token))
+    Some(format!("{NAME}={value}; Path=/v1; HttpOnly; SameSite=Strict; Max-Age={kept}{secure}"))
+}
+
+/// Whether it may stand in a cookie as it is: so do all signed tokens.
+fn is_plain(token: &str) -> bool {
+    token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
 }
 
 /// What makes the browser forget it.
@@ -68,15 +86,37 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_found_again_among_other_cookies() {
-        let set = kept("a token; with = signs", &HeaderMap::new());
-        let pair = set.split(';').next().unwrap();
-        let cookies = format!("theme=dark; {pair};other=1");
-        let request = request(Method::GET, &[("cookie", &cookies)]);
-        assert_eq!(token(request.headers()).as_deref(), Some("a token; with = signs"));
-        for wrong in ["", "esc_session", "esc_session=", "esc_session=zz", "esc_session=ff", "xesc_session=61"] {
+        let signed = format!("eyJhbGciOiJFUzI1NiJ9.{}.c2ln-_", "a".repeat(3000));
+        for text in ["a token; with = signs", "esc_0123", "a.b;c", "plain", &signed] {
+            let set = kept(text, None, &HeaderMap::new()).unwrap();
+            let pair = set.split(';').next().unwrap();
+            let cookies = format!("theme=dark; {pair};other=1");
+            let request = request(Method::GET, &[("cookie", &cookies)]);
+            assert_eq!(token(request.headers()).as_deref(), Some(text));
+        }
+        for wrong in [
+            "",
+            "esc_session",
+            "esc_session=",
+            "esc_session=zz",
+            "esc_session=ff",
+            "xesc_session=61",
+            "esc_session=a.b\"",
+        ] {
             let request = self::request(Method::GET, &[("cookie", wrong)]);
             assert!(token(request.headers()).unwrap_or_default().is_empty(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn it_is_kept_no_longer_than_it_is_good_and_not_at_all_if_a_browser_would_not() {
+        let none = HeaderMap::new();
+        let lasts = |good_for| kept("t", good_for, &none).unwrap();
+        assert!(lasts(None).contains("Max-Age=43200") && lasts(Some(2 * KEPT)).contains("Max-Age=43200"));
+        assert!(lasts(Some(Duration::from_millis(299_999))).contains("Max-Age=299;"));
+        assert!(lasts(Some(Duration::ZERO)).contains("Max-Age=0;"));
+        let of = |size: usize| format!("e.{}", "a".repeat(size - 2));
+        assert!(kept(&of(MOST_BYTES), None, &none).is_some() && kept(&of(MOST_BYTES + 1), None, &none).is_none());
     }
 
     #[test]
@@ -85,7 +125,7 @@ mod tests {
             [("127.0.0.1:8080", false), ("localhost", false), ("[::1]:1", false), ("esc.example.com", true), ("", true)]
         {
             let request = request(Method::GET, &[("host", host)]);
-            assert_eq!(kept("t", request.headers()).contains("Secure"), secure, "{host}");
+            assert_eq!(kept("t", None, request.headers()).unwrap().contains("Secure"), secure, "{host}");
         }
     }
 

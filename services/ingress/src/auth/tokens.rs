@@ -9,7 +9,7 @@ use serde::Deserialize;
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio_util::sync::CancellationToken;
 
-use super::{Principal, Revocations, Role};
+use super::{Principal, Revocations, Role, is_persons};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -55,6 +55,9 @@ pub(crate) enum TokenFileError {
     /// A hash is none.
     #[error("token `{name}` in {}: `sha256` is not 64 hex digits", path.display())]
     Hash { path: PathBuf, name: String },
+    /// A name is one that people have.
+    #[error("token `{name}` in {}: `name` looks like that of a person whom an issuer knows: choose one that is no URL", path.display())]
+    Name { path: PathBuf, name: String },
 }
 
 impl Tokens {
@@ -114,10 +117,14 @@ fn read(path: &Path) -> Result<Loaded, TokenFileError> {
     let rows: Vec<Row> =
         serde_json::from_slice(&text).map_err(|source| TokenFileError::Parse { path: path.to_owned(), source })?;
     let tokens = rows.into_iter().map(|row| {
+        if is_persons(&row.name) {
+            return Err(TokenFileError::Name { path: path.to_owned(), name: row.name });
+        }
         let mut hash = [0; 32];
         hex::decode_to_slice(&row.sha256, &mut hash)
             .map_err(|_| TokenFileError::Hash { path: path.to_owned(), name: row.name.clone() })?;
-        let principal = Principal { name: row.name, tenant: row.tenant, roles: row.roles, token_id: None };
+        let (name, tenant, roles) = (row.name, row.tenant, row.roles);
+        let principal = Principal { name, tenant, roles, token_id: None, display: None, until: row.expires };
         Ok(Token { principal, hash, expires: row.expires })
     });
     Ok(Loaded { tokens: tokens.collect::<Result<_, _>>()?, modified })
@@ -165,6 +172,7 @@ mod tests {
             serde_json::json!([{"name": "a", "tenant": "Acme", "roles": [], "sha256": hash("x")}]),
             serde_json::json!([{"name": "a", "tenant": "acme", "roles": ["root"], "sha256": hash("x")}]),
             serde_json::json!([{"name": "a", "tenant": "acme", "roles": [], "sha256": "abc"}]),
+            serde_json::json!([{"name": "https://id.example.com#ann", "tenant": "acme", "roles": [], "sha256": hash("x")}]),
         ] {
             assert!(Tokens::load(file(&rows).path()).is_err(), "{rows}");
         }
