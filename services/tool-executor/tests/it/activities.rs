@@ -328,9 +328,7 @@ async fn a_program_gets_its_arguments_whole() {
     let house = House::new(&[], &[("x.say", tool.to_owned())], "{}").await;
     let executor = house.executor();
     let arguments = json!({"what": "$(id); 'x' {words}", "words": ["a b", "-c"]});
-    let call = house.call("x.say", arguments, Trust::Untrusted);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.say", arguments, Trust::Untrusted).await;
     let (output, exit) = house.output(id).await;
     assert_eq!(String::from_utf8(output).unwrap(), format!("[$(id); 'x' {{words}}][a b][-c][{run}]"));
     assert!(exit.is_success());
@@ -384,9 +382,7 @@ async fn a_command_asks_and_is_answered() {
     let allow = json!({ "commands": [command, "yes", "more"] }).to_string();
     let house = House::new(&["activity.send"], &[("x.run", tool.to_owned())], &allow).await;
     let executor = house.executor();
-    let begun = house.call("x.run", json!({ "command": command, "input": true }), Trust::Operator);
-    let call = begun.call_id;
-    let run = house.run(vec![begun]).await;
+    let (run, call) = house.run_one("x.run", json!({ "command": command, "input": true }), Trust::Operator).await;
     let asks = house
         .event(run, |events| {
             events.iter().find_map(|event| match event {

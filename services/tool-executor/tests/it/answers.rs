@@ -122,9 +122,7 @@ async fn a_program_that_answers_touches_nothing_beside_and_shows_no_secret() {
     std::fs::write(outside.join("secret"), "theirs").unwrap();
     std::fs::write(house.path("secrets/TOKEN"), "s3cr3t-value").unwrap();
     let executor = house.executor_with(Config { confine: Confine::Require, ..house.config() });
-    let call = house.call("x.peek", json!({"of": outside}), Trust::Untrusted);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.peek", json!({"of": outside}), Trust::Untrusted).await;
     let (end, _, block) = house.end_of(run, id).await;
     assert_eq!((end, block.text.trim()), ("tool.completed", "token [secret TOKEN]\nover"));
     assert!(!outside.join("new").exists());

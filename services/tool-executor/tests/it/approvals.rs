@@ -7,17 +7,15 @@ use kernel::command::DecideApproval;
 use kernel::{Command, Role, RunId, StandingId, TenantId, Trust};
 use serde_json::{Value, json};
 
-use crate::house::{House, PATIENCE};
+use crate::house::{House, PATIENCE, decision};
 use crate::server::Server;
 
 #[tokio::test]
 async fn a_yes_lets_exactly_one_effect_through() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executors = vec![house.executor(), house.executor()];
-    let call = house.call("x.do", json!({"number": 1}), Trust::Untrusted);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Untrusted).await;
 
     let asked = house.question(run, 1).await;
     assert_eq!((asked.call_id, asked.tool.as_deref()), (Some(call_id), Some("x.do")));
@@ -38,11 +36,9 @@ async fn a_yes_lets_exactly_one_effect_through() {
 #[tokio::test]
 async fn what_is_not_what_was_agreed_to_is_asked_again() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executor = house.executor();
-    let call = house.call("x.do", json!({"number": 1}), Trust::Untrusted);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Untrusted).await;
 
     // The arguments change, and the yes is bound to others.
     let first = house.question(run, 1).await;
@@ -63,11 +59,9 @@ async fn what_is_not_what_was_agreed_to_is_asked_again() {
 #[tokio::test]
 async fn trusted_arguments_need_no_one() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executor = house.executor();
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
     assert_eq!(house.count(run, "approval.requested").await, 0);
     house.close(vec![executor]).await;
@@ -75,15 +69,8 @@ async fn trusted_arguments_need_no_one() {
 
 /// Decides as the approval service does where a standing approval covers the call.
 async fn decide_by_standing(house: &House, run: RunId, asked: &Approval, standing: StandingId) {
-    let decision = DecideApproval {
-        approval_id: asked.approval_id,
-        verdict: Verdict::Approve,
-        edited: None,
-        reason: None,
-        by: "ann".to_owned(),
-        aliases: Vec::new(),
-        standing: Some(standing),
-    };
+    let yes = decision(asked.approval_id, Verdict::Approve, "ann");
+    let decision = DecideApproval { standing: Some(standing), ..yes };
     let key = format!("standing/{}", asked.approval_id);
     house.submit(Role::Approval, run, Command::DecideApproval(decision), &key).await;
 }
@@ -91,12 +78,10 @@ async fn decide_by_standing(house: &House, run: RunId, asked: &Approval, standin
 #[tokio::test]
 async fn what_a_standing_approval_let_pass_is_asked_about_if_that_was_revoked_meanwhile() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executor = house.executor();
     let (tenant, standing) = (TenantId::default(), house.engine(Role::Approval).await.standing());
-    let call = house.call("x.do", json!({"number": 1}), Trust::Untrusted);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Untrusted).await;
     let asked = house.question(run, 1).await;
     let new = NewStanding {
         standing_id: StandingId::mint(),
@@ -160,7 +145,7 @@ async fn a_person_is_shown_where_it_comes_from_and_what_the_model_had_before_it(
 #[tokio::test]
 async fn edited_arguments_can_be_judged_before_they_are_granted() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executor = house.executor();
     let run = house.run(vec![house.call("x.do", json!({"number": 1}), Trust::Untrusted)]).await;
     let asked = house.question(run, 1).await;

@@ -124,9 +124,7 @@ async fn a_secret_that_is_not_there_is_named_and_nothing_is_sent() {
         .replace("allow_private: true", "headers: { A: \"secret:GONE\" }, allow_private: true");
     let house = House::new(&[], &[("x.do", tool)], "{}").await;
     let executor = house.executor();
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let (end, code, block) = house.end_of(run, id).await;
     assert_eq!((end, code.as_str()), ("tool.failed", "misconfigured"));
     assert!(block.text.contains("ESC_SECRET_GONE"), "{}", block.text);

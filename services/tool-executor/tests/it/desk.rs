@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use engine::McpTool;
 use kernel::call::{CallRequest, Verdict};
-use kernel::command::{Command, DecideApproval};
+use kernel::command::Command;
 use kernel::tool::CallKind;
 use kernel::{ApprovalId, Role, RunId, Trust};
 use serde_json::{Value, json};
 use service::Running;
 
-use crate::house::House;
+use crate::house::{self, House};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -103,16 +103,7 @@ impl Bench {
     }
 
     pub async fn deny(&self, run: RunId, approval_id: ApprovalId) {
-        let (verdict, by) = (Verdict::Deny, "ann".to_owned());
-        let decision = DecideApproval {
-            approval_id,
-            verdict,
-            edited: None,
-            reason: None,
-            by,
-            aliases: Vec::new(),
-            standing: None,
-        };
+        let decision = house::decision(approval_id, Verdict::Deny, "ann");
         let key = format!("decide/{approval_id}");
         self.house.submit(Role::Approval, run, Command::DecideApproval(decision), &key).await;
     }

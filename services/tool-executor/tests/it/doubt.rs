@@ -18,9 +18,7 @@ async fn a_lost_answer_is_read_back() {
     let house = house(&server, true).await;
     let executor = house.executor();
     server.plan(&[Plan::HappenAndHang]);
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let (end, _, block) = house.end_of(run, call_id).await;
     assert_eq!(end, "tool.completed");
     assert!(block.text.contains("It has happened") && block.text.contains("\"count\":1"), "{}", block.text);
@@ -54,9 +52,7 @@ async fn without_a_read_back_the_outcome_is_unknown_and_nothing_is_repeated() {
     let house = house(&server, false).await;
     let executor = house.executor();
     server.plan(&[Plan::Hang]);
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let (end, finding, _) = house.end_of(run, call_id).await;
     assert_eq!((end, finding.as_str()), ("tool.reconciled", "unknown"));
     assert_eq!(server.asked().len(), 1);
@@ -69,9 +65,7 @@ async fn an_executor_that_dies_between_effect_and_record_leaves_it_to_another() 
     let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "30s", true))], "{}").await;
     let first = house.executor();
     server.plan(&[Plan::HappenAndHang]);
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     house.started(run).await;
     while server.done().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -89,9 +83,7 @@ async fn an_answer_that_says_no_is_believed_unless_it_can_be_read_back() {
     let house = house(&server, false).await;
     let executor = house.executor();
     server.plan(&[Plan::Unavailable]);
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let (end, code, block) = house.end_of(run, call_id).await;
     assert_eq!((end, code.as_str()), ("tool.failed", "http_status"));
     assert!(block.text.contains("may have been carried out"), "{}", block.text);

@@ -201,9 +201,7 @@ async fn a_redirect_that_is_allowed_leads_only_outwards_and_takes_nothing_along(
     let (name, yaml) = tool("x.any", outer, ", redirects: any");
     let house = House::new(&[], &[(name.as_str(), yaml)], "{}").await;
     let executor = house.executor();
-    let call = house.call("x.any", json!({}), Trust::Operator);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.any", json!({}), Trust::Operator).await;
     let (end, code, block) = house.end_of(run, id).await;
     assert_eq!((end, code.as_str()), ("tool.failed", "private_address"), "{}", block.text);
     house.close(vec![executor]).await;
@@ -217,9 +215,7 @@ async fn a_body_is_read_up_to_what_its_tool_says() {
     let (name, yaml) = tool("x.some", at, ", max_bytes: 1000");
     let house = House::new(&[], &[(name.as_str(), yaml)], "{}").await;
     let executor = house.executor();
-    let call = house.call("x.some", json!({}), Trust::Operator);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.some", json!({}), Trust::Operator).await;
     let (end, _, block) = house.end_of(run, id).await;
     assert_eq!((end, block.text.matches('x').count()), ("tool.completed", 1000));
     assert!(block.text.contains("there was more than is read"));

@@ -48,18 +48,7 @@ const LONG: &str = "name: x.long\ndescription: Waits.\nkind: activity\neffect: e
 
 /// An executor of this house under these policies.
 fn executor(house: &House, policies: &str) -> Running {
-    house.executor_with(config(house, policies))
-}
-
-fn config(house: &House, policies: &str) -> Config {
-    let folder = house.path("policies");
-    std::fs::create_dir(&folder).unwrap();
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/policies/schema.cedarschema");
-    std::fs::copy(shipped, folder.join("schema.cedarschema")).unwrap();
-    std::fs::write(folder.join("a.cedar"), policies).unwrap();
-    let mut config = house.config();
-    config.common.policies_dir = folder;
-    config
+    house.executor_with(house.config_under(policies))
 }
 
 fn observed(events: &[EventData]) -> Vec<Observation> {
@@ -76,9 +65,7 @@ async fn a_person_is_shown_what_would_come_of_it_and_it_is_tried_out_again_as_it
     server.answer("/drain/n1/true", 200, "would move 7 jobs".to_owned());
     let house = House::new(&[], &tools(&server), "{}").await;
     let executor = executor(&house, POLICIES);
-    let call = house.call("x.drain", json!({"node": "n1"}), Trust::Operator);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.drain", json!({"node": "n1"}), Trust::Operator).await;
 
     let question = house.question(run, 1).await;
     let shown = question.shown.evidence.last().unwrap();
@@ -108,9 +95,7 @@ async fn two_people_are_shown_what_would_come_of_it() {
     let house = House::new(&[], &tools(&server), "{}").await;
     let both = "@id(\"both\") @obligation(\"dry_run_first, two_people\") permit (principal, action, resource);";
     let executor = executor(&house, both);
-    let call = house.call("x.drain", json!({"node": "n1"}), Trust::Operator);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.drain", json!({"node": "n1"}), Trust::Operator).await;
     let question = house.question(run, 1).await;
     assert!(question.two_people);
     assert!(question.shown.evidence.last().unwrap().text.contains("would move 7 jobs"));
@@ -188,12 +173,8 @@ async fn a_call_that_a_limit_admits_is_not_held_up_by_its_own_dry_run() {
     let server = Server::start().await;
     let house = House::new(&[], &tools(&server), "{}").await;
     let rate_limits = ["tool:x.drain=1/1h", "tool:x.check=1/1h"].map(str::to_owned).to_vec();
-    let executor = house.executor_with(Config { rate_limits, ..config(&house, POLICIES) });
-    let one = async |tool: &str, node: &str| {
-        let call = house.call(tool, json!({ "node": node }), Trust::Operator);
-        let id = call.call_id;
-        (house.run(vec![call]).await, id)
-    };
+    let executor = house.executor_with(Config { rate_limits, ..house.config_under(POLICIES) });
+    let one = async |tool: &str, node: &str| house.run_one(tool, json!({ "node": node }), Trust::Operator).await;
     let (run, id) = one("x.drain", "n1").await;
     let question = house.question(run, 1).await;
     house.decide(run, question.approval_id, None).await;
@@ -221,10 +202,8 @@ async fn a_call_and_its_dry_run_are_one_to_a_limit_on_what_both_go_to() {
     let server = Server::start().await;
     let house = House::new(&[], &tools(&server), "{}").await;
     let rate_limits = ["target:*=1/1h", "tenant:*=1/1h"].map(str::to_owned).to_vec();
-    let executor = house.executor_with(Config { rate_limits, ..config(&house, POLICIES) });
-    let call = house.call("x.move", json!({"node": "n1"}), Trust::Operator);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let executor = house.executor_with(Config { rate_limits, ..house.config_under(POLICIES) });
+    let (run, id) = house.run_one("x.move", json!({"node": "n1"}), Trust::Operator).await;
     assert_eq!(house.end_of(run, id).await.0, "tool.completed");
     assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (1, 1));
     assert_eq!(house.count(run, "tool.progressed").await, 0);
@@ -240,17 +219,15 @@ async fn a_dry_run_that_is_refused_for_now_is_tried_again_later_as_often_as_its_
     server.be_busy("/check/n1", 1, 4);
     server.be_busy("/drain/n1/true", 1, 4);
     server.be_busy("/check/n2", 9, 21);
-    let call = |tool: &str, node: &str| house.call(tool, json!({ "node": node }), Trust::Operator);
     let moves = async |node: &str| {
-        let call = call("x.move", node);
-        let (id, run) = (call.call_id, house.run(vec![call]).await);
+        let (run, id) = house.run_one("x.move", json!({ "node": node }), Trust::Operator).await;
         tokio::select! {
             end = house.end_of(run, id) => (run, end),
             never = house.keep_time(run) => match never {},
         }
     };
     let drains = async |node: &str| {
-        let run = house.run(vec![call("x.drain", node)]).await;
+        let (run, _) = house.run_one("x.drain", json!({ "node": node }), Trust::Operator).await;
         tokio::select! {
             question = house.question(run, 1) => question,
             never = house.keep_time(run) => match never {},
@@ -278,9 +255,7 @@ async fn a_dry_run_that_is_refused_again_and_again_denies_its_call() {
     let house = House::new(&[], &declared, "{}").await;
     let executor = executor(&house, POLICIES);
     server.be_busy("/check/n1", 9, 4);
-    let call = house.call("x.move", json!({"node": "n1"}), Trust::Operator);
-    let id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, id) = house.run_one("x.move", json!({"node": "n1"}), Trust::Operator).await;
     let (end, code, block) = tokio::select! {
         end = house.end_of(run, id) => end,
         never = house.keep_time(run) => match never {},
@@ -297,7 +272,7 @@ async fn an_activity_that_there_is_no_room_for_is_not_tried_out_yet() {
     let server = Server::start().await;
     let declared: Vec<_> = tools(&server).into_iter().chain([("x.long", LONG.to_owned())]).collect();
     let house = House::new(&[], &declared, "{}").await;
-    let executor = house.executor_with(Config { activities: 1, ..config(&house, POLICIES) });
+    let executor = house.executor_with(Config { activities: 1, ..house.config_under(POLICIES) });
     let call = |node: &str| vec![house.call("x.long", json!({ "node": node }), Trust::Operator)];
     let first = house.run(call("n1")).await;
     house.started(first).await;

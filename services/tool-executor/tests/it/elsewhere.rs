@@ -16,9 +16,7 @@ async fn a_job_elsewhere_goes_on_by_itself_and_is_taken_up_by_another_executor()
     let server = Server::start().await;
     let house = House::new(&[], &[("x.job", server.job_tool("x.job", false))], "{}").await;
     let first = house.executor_with(config(&house));
-    let call = house.call("x.job", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.job", json!({"number": 1}), Trust::Operator).await;
     let handle = house
         .event(run, |events| {
             events.iter().find_map(|event| match event {
@@ -52,9 +50,7 @@ async fn a_job_of_an_ending_run_is_ended_where_it_is() {
     let server = Server::start().await;
     let house = House::new(&[], &[("x.job", server.job_tool("x.job", false))], "{}").await;
     let executor = house.executor_with(config(&house));
-    let call = house.call("x.job", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.job", json!({"number": 1}), Trust::Operator).await;
     house.frame(call_id, "queued: ").await;
     house.cancel(run).await;
     let (_, exit) = house.output(call_id).await;
@@ -70,9 +66,7 @@ async fn a_start_without_an_answer_is_found_by_its_key() {
     let house = House::new(&[], &[("x.job", server.job_tool("x.job", false))], "{}").await;
     let first = house.executor_with(config(&house));
     server.plan(&[Plan::HappenAndHang]);
-    let call = house.call("x.job", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.job", json!({"number": 1}), Trust::Operator).await;
     while server.jobs().is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
@@ -95,9 +89,7 @@ async fn an_event_about_a_job_has_it_asked_at_once_and_is_not_believed() {
     // Nobody would ask in time.
     let hours = tool_executor::Config { poll_shortest_ms: 7_200_000, poll_longest_seconds: 7200, ..house.config() };
     let executor = house.executor_with(hours);
-    let call = house.call("x.job", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.job", json!({"number": 1}), Trust::Operator).await;
     house.frame(call_id, "queued: ").await;
     let tell = async |tenant: &str, resource: &str| {
         let body = json!({ "tenant": tenant, "resource": resource }).to_string();

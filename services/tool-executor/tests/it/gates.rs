@@ -101,9 +101,7 @@ async fn what_a_failure_says_in_words_from_outside_is_kept_from_the_model_too() 
     let stop = CancellationToken::new();
     let asked = desk(&house, "no such thing", &stop).await;
     let executor = house.executor();
-    let call = house.call("http.get", json!({ "url": server.url("/missing") }), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("http.get", json!({ "url": server.url("/missing") }), Trust::Operator).await;
     let (end, code, block) = house.end_of(run, call_id).await;
     assert_eq!((end, code.as_str()), ("tool.failed", "http_status"), "that it failed is no secret");
     assert!(block.text.contains("withheld") && !block.text.contains("no such thing"), "{}", block.text);
@@ -137,9 +135,7 @@ async fn what_came_of_an_activity_is_asked_about_as_any_result() {
     let stop = CancellationToken::new();
     let asked = desk(&house, "salary", &stop).await;
     let executor = house.executor();
-    let call = house.call("x.run", json!({"command": "true"}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.run", json!({"command": "true"}), Trust::Operator).await;
     let (_, exit) = house.output(call_id).await;
 
     let question = |said: &str| {
@@ -180,9 +176,7 @@ async fn nobody_who_answers_is_a_no_unless_the_file_says_otherwise() {
             with(&format!("{{name: gate, at: before_tool, responder: nobody, timeout: 300ms, default: {default}}}"));
         let house = House::new(&["test.echo"], &[], &allow).await;
         let executor = house.executor();
-        let call = house.call("test.echo", json!({"text": "fine"}), Trust::Operator);
-        let call_id = call.call_id;
-        let run = house.run(vec![call]).await;
+        let (run, call_id) = house.run_one("test.echo", json!({"text": "fine"}), Trust::Operator).await;
         let (ended, _, block) = house.end_of(run, call_id).await;
         assert_eq!(ended, end, "{}", block.text);
         house.close(vec![executor]).await;

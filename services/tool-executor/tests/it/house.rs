@@ -19,6 +19,8 @@ use service::{Common, Running};
 use tokio_util::sync::CancellationToken;
 use tool_executor::Config;
 
+use crate::server::Server;
+
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -58,6 +60,11 @@ impl House {
         Self { stack, dir, agent: version.name.clone(), digest: version.digest.clone(), frames, stop }
     }
 
+    /// A house with one tool of its own, `x.do`, which does an effect at this server.
+    pub async fn with_effect(server: &Server) -> Self {
+        Self::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -95,6 +102,18 @@ impl House {
         self.stack.engine(role).await.unwrap()
     }
 
+    /// The settings of an executor under these policies, which replace those written before.
+    pub fn config_under(&self, policies: &str) -> Config {
+        let folder = self.path("policies");
+        std::fs::create_dir_all(&folder).unwrap();
+        let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/policies/schema.cedarschema");
+        std::fs::copy(shipped, folder.join("schema.cedarschema")).unwrap();
+        std::fs::write(folder.join("a.cedar"), policies).unwrap();
+        let mut config = self.config();
+        config.common.policies_dir = folder;
+        config
+    }
+
     /// A call as a planner would ask for it.
     pub fn call(&self, tool: &str, arguments: Value, trust: Trust) -> CallRequest {
         let catalog = ToolCatalog::load(self.path("agents")).unwrap();
@@ -119,6 +138,13 @@ impl House {
     /// A run whose first turn asks for these calls.
     pub async fn run(&self, calls: Vec<CallRequest>) -> RunId {
         self.prepared_run(calls, &[]).await
+    }
+
+    /// A run whose first turn asks for one call.
+    pub async fn run_one(&self, tool: &str, arguments: Value, trust: Trust) -> (RunId, CallId) {
+        let call = self.call(tool, arguments, trust);
+        let call_id = call.call_id;
+        (self.run(vec![call]).await, call_id)
     }
 
     /// As [`run`](Self::run), for what an operator asks.
@@ -198,15 +224,7 @@ impl House {
         by: &str,
         edited: Option<(Value, String)>,
     ) -> Result<Arc<RunState>, SubmitError> {
-        let decision = DecideApproval {
-            approval_id,
-            verdict: Verdict::Approve,
-            edited,
-            reason: None,
-            by: by.to_owned(),
-            aliases: Vec::new(),
-            standing: None,
-        };
+        let decision = DecideApproval { edited, ..decision(approval_id, Verdict::Approve, by) };
         // Every press of the button is a request of its own.
         let key = format!("decide/{approval_id}/{}", CallId::mint());
         let engine = self.engine(Role::Approval).await;
@@ -404,4 +422,17 @@ fn checked(frames: &[Delivery], exit: &Exit) -> Vec<u8> {
     assert!(frames.last().unwrap().headers.get(header::EXIT).is_some(), "the exit frame is last");
     assert_eq!(exit.bytes, offset);
     put_together(frames)
+}
+
+/// A plain word of a person about a question.
+pub fn decision(approval_id: ApprovalId, verdict: Verdict, by: &str) -> DecideApproval {
+    DecideApproval {
+        approval_id,
+        verdict,
+        edited: None,
+        reason: None,
+        by: by.to_owned(),
+        aliases: Vec::new(),
+        standing: None,
+    }
 }

@@ -21,9 +21,7 @@ async fn an_effect_that_was_refused_for_now_is_put_off_and_done_once() {
     let house = House::new(&[], &[("x.do", tool)], "{}").await;
     let first = house.executor();
     server.plan(&[Plan::Busy, Plan::Busy]);
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     // Put off: nobody holds it, and nobody need live for it.
     house.event(run, |events| events.iter().any(|event| event.type_name() == "timer.set").then_some(())).await;
     first.stop().await.unwrap();
@@ -47,9 +45,7 @@ async fn what_asks_for_more_patience_than_the_tool_has_is_told() {
     let executor = house.executor();
     // It asks for a second.
     server.plan(&[Plan::Busy]);
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let (end, code, _) = house.end_of(run, call_id).await;
     assert_eq!((end, code.as_str(), server.asked().len()), ("tool.failed", "http_status", 1));
     house.close(vec![executor]).await;
@@ -61,9 +57,7 @@ async fn a_read_is_tried_again_at_once_and_every_attempt_is_in_the_log() {
     let allow = format!("{{ hosts: [\"{}\"] }}", server.addr);
     let house = House::new(&["http.get"], &[], &allow).await;
     let executor = house.executor();
-    let call = house.call("http.get", json!({"url": server.url("/flaky/log")}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("http.get", json!({"url": server.url("/flaky/log")}), Trust::Operator).await;
     assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
     assert_eq!(house.attempts(run).await, ["retry http_status", "retry http_status"]);
     let events = house.events(run).await;
@@ -91,9 +85,7 @@ async fn a_target_that_fails_is_left_alone_by_all_executors() {
     let config = || tool_executor::Config { breaker_failures: 2, breaker_first_ms: 60_000, ..house.config() };
     let executors = vec![house.executor_with(config()), house.executor_with(config())];
     let once = async |n: u64| {
-        let call = house.call("x.look", json!({ "n": n }), Trust::Operator);
-        let call_id = call.call_id;
-        let run = house.run(vec![call]).await;
+        let (run, call_id) = house.run_one("x.look", json!({ "n": n }), Trust::Operator).await;
         house.end_of(run, call_id).await
     };
     for n in 0..2 {
@@ -108,7 +100,7 @@ async fn a_target_that_fails_is_left_alone_by_all_executors() {
 #[tokio::test]
 async fn what_is_above_the_limit_waits_in_line() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let rates = vec!["tenant:*=100/1s".to_owned(), "tool:x.do=1/1h".to_owned()];
     let executor = house.executor_with(tool_executor::Config { rate_limits: rates, ..house.config() });
     let calls: Vec<_> = (0..2).map(|n| house.call("x.do", json!({ "number": n }), Trust::Operator)).collect();
@@ -210,8 +202,7 @@ async fn what_undoes_an_effect_with_words_of_a_stranger_is_asked_about() {
     let tools = [("x.do", server.effect_tool("x.do", "5s", false) + &undo)];
     let house = House::new(&[], &tools, "{}").await;
     let executor = house.executor();
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let (call_id, run) = (call.call_id, house.run(vec![call]).await);
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
     house.cancel(run).await;
     let asked = house.question(run, 1).await;

@@ -41,9 +41,7 @@ async fn an_agent_searches_what_it_may_know_and_no_more() {
     keep("other", "Refunds are a secret.", Trust::Trusted).await;
 
     let look = async |tool: &str, arguments| {
-        let call = house.call(tool, arguments, Trust::Operator);
-        let call_id = call.call_id;
-        let run = house.run(vec![call]).await;
+        let (run, call_id) = house.run_one(tool, arguments, Trust::Operator).await;
         house.end_of(run, call_id).await
     };
     let (end, _, found) = look("knowledge.search", json!({"query": "a refund"})).await;

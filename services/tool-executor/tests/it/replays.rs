@@ -3,23 +3,14 @@
 
 use bus::{Outgoing, subject};
 use kernel::call::{Approval, Verdict};
-use kernel::command::DecideApproval;
 use kernel::{ApprovalId, Command, Role, RunId, TenantId, Trust};
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::house::{House, decision};
 use crate::server::Server;
 
 async fn decide(house: &House, run: RunId, approval_id: ApprovalId, verdict: Verdict) {
-    let decision = DecideApproval {
-        approval_id,
-        verdict,
-        edited: None,
-        reason: None,
-        by: "ann".to_owned(),
-        aliases: Vec::new(),
-        standing: None,
-    };
+    let decision = decision(approval_id, verdict, "ann");
     house.submit(Role::Approval, run, Command::DecideApproval(decision), &format!("decide/{approval_id}")).await;
 }
 
@@ -37,7 +28,7 @@ fn granted(approval: &Approval, approval_id: ApprovalId) -> Value {
 #[tokio::test]
 async fn forged_and_repeated_answers_start_nothing() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executors = vec![house.executor(), house.executor()];
     let (agreed, other) = (
         house.call("x.do", json!({"number": 1}), Trust::Untrusted),
@@ -74,11 +65,9 @@ async fn forged_and_repeated_answers_start_nothing() {
 #[tokio::test]
 async fn an_answer_given_twice_counts_once_and_for_its_own_call_only() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executor = house.executor();
-    let first = house.call("x.do", json!({"number": 1}), Trust::Untrusted);
-    let id = first.call_id;
-    let run = house.run(vec![first]).await;
+    let (run, id) = house.run_one("x.do", json!({"number": 1}), Trust::Untrusted).await;
     let asked = house.question(run, 1).await;
     decide(&house, run, asked.approval_id, Verdict::Approve).await;
     assert_eq!(house.end_of(run, id).await.0, "tool.completed");
@@ -89,15 +78,7 @@ async fn an_answer_given_twice_counts_once_and_for_its_own_call_only() {
     house.turn(run, vec![again]).await;
     let second = house.question(run, 2).await;
     assert_ne!(second.approval_id, asked.approval_id);
-    let decision = DecideApproval {
-        approval_id: asked.approval_id,
-        verdict: Verdict::Approve,
-        edited: None,
-        reason: None,
-        by: "ann".to_owned(),
-        aliases: Vec::new(),
-        standing: None,
-    };
+    let decision = decision(asked.approval_id, Verdict::Approve, "ann");
     let approval = house.engine(Role::Approval).await;
     let replayed = approval.submit(run, Command::DecideApproval(decision), "replayed", Default::default()).await;
     assert!(replayed.is_err(), "it was decided before");
@@ -110,11 +91,9 @@ async fn an_answer_given_twice_counts_once_and_for_its_own_call_only() {
 #[tokio::test]
 async fn a_tool_that_is_not_the_one_that_was_shown_does_not_act_on_the_yes() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let executor = house.executor();
-    let call = house.call("x.do", json!({"number": 1}), Trust::Untrusted);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Untrusted).await;
     let asked = house.question(run, 1).await;
     executor.stop().await.unwrap();
 
@@ -134,15 +113,9 @@ async fn a_tool_that_is_not_the_one_that_was_shown_does_not_act_on_the_yes() {
 #[tokio::test]
 async fn a_policy_that_has_become_stricter_between_the_yes_and_the_effect_is_heard() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
-    let policies = house.path("policies");
-    std::fs::create_dir(&policies).unwrap();
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/policies/");
-    std::fs::copy(format!("{shipped}schema.cedarschema"), policies.join("schema.cedarschema")).unwrap();
+    let house = House::with_effect(&server).await;
     let ask = "@id(\"ask\") @ask(\"it acts\") permit (principal, action, resource);";
-    std::fs::write(policies.join("a.cedar"), ask).unwrap();
-    let mut config = house.config();
-    config.common.policies_dir = policies.clone();
+    let config = house.config_under(ask);
     let executor = house.executor_with(config.clone());
     let (first, second) = (
         house.call("x.do", json!({"number": 1}), Trust::Operator),
@@ -155,7 +128,7 @@ async fn a_policy_that_has_become_stricter_between_the_yes_and_the_effect_is_hea
 
     // One more asks now: whoever said yes was not told its reason. Another set forbids.
     let more = "\n@id(\"more\") @ask(\"it is the end of the month\") permit (principal, action, resource);";
-    std::fs::write(policies.join("a.cedar"), format!("{ask}{more}")).unwrap();
+    house.config_under(&format!("{ask}{more}"));
     decide(&house, run, questions[0].approval_id, Verdict::Approve).await;
     let executor = house.executor_with(config.clone());
     let again = house.question(run, 3).await;
@@ -164,7 +137,7 @@ async fn a_policy_that_has_become_stricter_between_the_yes_and_the_effect_is_hea
     executor.stop().await.unwrap();
 
     let never = "\n@id(\"never\") @reason(\"not now\") forbid (principal, action, resource);";
-    std::fs::write(policies.join("a.cedar"), format!("{ask}{never}")).unwrap();
+    house.config_under(&format!("{ask}{never}"));
     decide(&house, run, questions[1].approval_id, Verdict::Approve).await;
     decide(&house, run, again.approval_id, Verdict::Approve).await;
     let executor = house.executor_with(config);

@@ -10,9 +10,7 @@ use crate::server::Server;
 
 /// Runs one call to its end.
 async fn once(house: &House, tool: &str, arguments: Value) -> (&'static str, String, kernel::Block) {
-    let call = house.call(tool, arguments, Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one(tool, arguments, Trust::Operator).await;
     house.end_of(run, call_id).await
 }
 
@@ -24,9 +22,7 @@ async fn reads_go_out_with_a_key_and_a_trace_and_come_back_as_data() {
     let executor = house.executor();
     let get = |path: &str| json!({"url": server.url(path), "headers": {"x-asked": "yes"}});
 
-    let call = house.call("http.get", get("/echo"), Trust::Untrusted);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("http.get", get("/echo"), Trust::Untrusted).await;
     let (end, _, block) = house.end_of(run, call_id).await;
     assert_eq!((end, block.trust), ("tool.completed", Trust::Untrusted));
     assert!(block.text.starts_with("HTTP 200\n\n") && block.source == format!("tool:http.get/{call_id}"));
@@ -182,9 +178,7 @@ async fn a_large_result_is_kept_whole_and_can_be_read_in_parts() {
 async fn a_paused_run_starts_nothing_until_it_goes_on() {
     let server = Server::start().await;
     let house = House::new(&["test.echo"], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let by = || ByOperator { by: "ann".to_owned(), reason: None };
     house.submit(Role::Ingress, run, Command::Pause(by()), "pause").await;
     let executor = house.executor();

@@ -14,9 +14,7 @@ async fn an_agent_makes_and_deletes_a_schedule_if_a_person_agrees() {
     let arguments =
         json!({"name": "weekly", "cron": "0 9 * * MON", "input": "Look again.", "time_zone": "Europe/London"});
     // Whatever it read: it is asked.
-    let make = house.call("schedule.create", arguments, Trust::Operator);
-    let made = make.call_id;
-    let run = house.run(vec![make]).await;
+    let (run, made) = house.run_one("schedule.create", arguments, Trust::Operator).await;
     let asked = house.question(run, 1).await;
     assert!(asked.reasons.iter().any(|reason| reason.starts_with("ask-schedule: ")), "{:?}", asked.reasons);
     assert!(schedules.get(&tenant, "weekly").await.unwrap().is_none());
@@ -28,16 +26,12 @@ async fn an_agent_makes_and_deletes_a_schedule_if_a_person_agrees() {
     assert_eq!(stored.maker.by, format!("run:{run}"));
     assert_eq!(stored.spec.start.as_ref().unwrap().agent, "tester", "it starts runs of itself");
 
-    let list = house.call("schedule.list", json!({}), Trust::Untrusted);
-    let listed = list.call_id;
-    let run = house.run(vec![list]).await;
+    let (run, listed) = house.run_one("schedule.list", json!({}), Trust::Untrusted).await;
     let (end, _, block) = house.end_of(run, listed).await;
     assert_eq!((end, block.text.contains("Look again.")), ("tool.completed", true), "{}", block.text);
     assert_eq!(block.trust, Trust::Trusted);
 
-    let delete = house.call("schedule.delete", json!({"name": "weekly"}), Trust::Untrusted);
-    let deleted = delete.call_id;
-    let run = house.run(vec![delete]).await;
+    let (run, deleted) = house.run_one("schedule.delete", json!({"name": "weekly"}), Trust::Untrusted).await;
     house.decide(run, house.question(run, 1).await.approval_id, None).await;
     assert_eq!(house.end_of(run, deleted).await.0, "tool.completed");
     assert!(schedules.get(&tenant, "weekly").await.unwrap().is_none());
@@ -56,9 +50,7 @@ async fn what_an_agent_may_not_have_is_said() {
         (json!({"name": "one", "cron": "@daily", "input": "x"}), ""),
         (json!({"name": "two", "cron": "@daily", "input": "x"}), "too_many_schedules"),
     ] {
-        let call = house.call("schedule.create", arguments.clone(), Trust::Untrusted);
-        let call_id = call.call_id;
-        let run = house.run(vec![call]).await;
+        let (run, call_id) = house.run_one("schedule.create", arguments.clone(), Trust::Untrusted).await;
         house.decide(run, house.question(run, 1).await.approval_id, None).await;
         let (end, found, _) = house.end_of(run, call_id).await;
         if code.is_empty() {

@@ -5,7 +5,6 @@ use kernel::call::CallStatus;
 use kernel::event::EventData;
 use kernel::{ApprovalId, Rejection, RunId, Trust};
 use serde_json::{Value, json};
-use tool_executor::Config;
 
 use crate::house::House;
 use crate::server::Server;
@@ -18,18 +17,6 @@ const LIMIT: &str = r#"
         context.arguments.hasTag("/number") && context.arguments.getTag("/number") has integer &&
         context.arguments.getTag("/number").integer <= 50
     };"#;
-
-/// Writes the policies of an executor.
-fn write(house: &House, policies: &str) -> Config {
-    let folder = house.path("policies");
-    std::fs::create_dir_all(&folder).unwrap();
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/policies/schema.cedarschema");
-    std::fs::copy(shipped, folder.join("schema.cedarschema")).unwrap();
-    std::fs::write(folder.join("a.cedar"), policies).unwrap();
-    let mut config = house.config();
-    config.common.policies_dir = folder;
-    config
-}
 
 fn edited(number: u64) -> Option<(Value, String)> {
     let arguments = json!({ "number": number });
@@ -47,11 +34,9 @@ async fn refused(house: &House, run: RunId, id: ApprovalId, by: &str, edit: Opti
 #[tokio::test]
 async fn it_is_done_when_two_have_agreed_to_the_same() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
-    let executor = house.executor_with(write(&house, LIMIT));
-    let call = house.call("x.do", json!({"number": 100}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let house = House::with_effect(&server).await;
+    let executor = house.executor_with(house.config_under(LIMIT));
+    let (run, call_id) = house.run_one("x.do", json!({"number": 100}), Trust::Operator).await;
 
     let asked = house.question(run, 1).await;
     assert!(asked.two_people && asked.shown.shape.is_none(), "nobody may allow it once and for all: {asked:?}");
@@ -76,11 +61,9 @@ async fn it_is_done_when_two_have_agreed_to_the_same() {
 #[tokio::test]
 async fn one_person_can_not_edit_a_call_into_one_that_takes_two() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
-    let executor = house.executor_with(write(&house, LIMIT));
-    let call = house.call("x.do", json!({"number": 20}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let house = House::with_effect(&server).await;
+    let executor = house.executor_with(house.config_under(LIMIT));
+    let (run, call_id) = house.run_one("x.do", json!({"number": 20}), Trust::Operator).await;
     let small = house.question(run, 1).await;
     assert!(!small.two_people);
     house.decide(run, small.approval_id, edited(100)).await;
@@ -98,19 +81,17 @@ async fn one_person_can_not_edit_a_call_into_one_that_takes_two() {
 #[tokio::test]
 async fn policies_that_want_more_people_by_now_ask_again() {
     let server = Server::start().await;
-    let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::with_effect(&server).await;
     let policies = |more: &str| format!("@id(\"all\") @ask(\"it acts\") {more} permit (principal, action, resource);");
-    let executor = house.executor_with(write(&house, &policies("")));
-    let call = house.call("x.do", json!({"number": 1}), Trust::Operator);
-    let call_id = call.call_id;
-    let run = house.run(vec![call]).await;
+    let executor = house.executor_with(house.config_under(&policies("")));
+    let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let asked = house.question(run, 1).await;
     assert!(!asked.two_people);
     executor.stop().await.unwrap();
     house.decide(run, asked.approval_id, None).await;
 
     // The same policy asks, in the same words: only that one person is not enough any more is new.
-    let executor = house.executor_with(write(&house, &policies("@obligation(\"two_people\")")));
+    let executor = house.executor_with(house.config_under(&policies("@obligation(\"two_people\")")));
     let again = house.question(run, 2).await;
     assert_eq!((again.two_people, &again.reasons), (true, &asked.reasons));
     assert!(server.asked().is_empty(), "nothing was done");
