@@ -228,7 +228,7 @@ async fn two_issuers_know_two_people_by_one_name_and_tenants_stay_apart() {
 async fn a_new_key_counts_once_it_is_needed_and_an_old_one_no_longer_than_it_is_published() {
     let (old, new) = (Key::make("old", "ES256"), Key::make("new", "ES256"));
     let provider = Provider::start(&[&old]).await;
-    let home = Home::open(&provider.rules("tenant: acme\n  keys: { refresh: 2s, again: 1s }")).await;
+    let home = Home::open(&provider.rules("tenant: acme\n  keys: { refresh: 1s, again: 1s }")).await;
     let token = |key: &Key| key.sign(&provider.claims("ann", "see"));
     assert_eq!(home.told(&token(&old)).await.0, 200);
     provider.publish(&[&new, &old]);
@@ -246,7 +246,7 @@ async fn keys_that_can_not_be_read_again_are_used_on_for_a_while() {
     let key = Key::make("k", "ES256");
     let provider = Provider::start(&[&key]).await;
     provider.set_down(true);
-    let home = Home::open(&provider.rules("tenant: acme\n  keys: { refresh: 1s, again: 1s, keep: 3s }")).await;
+    let home = Home::open(&provider.rules("tenant: acme\n  keys: { refresh: 1s, again: 1s, keep: 2s }")).await;
     let token = key.sign(&provider.claims("ann", "see"));
     let response = home.get("/v1/session", &token).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "the token may be good: nobody can tell");
@@ -316,7 +316,7 @@ async fn an_open_stream_ends_with_its_token() {
     let provider = Provider::start(&[&key]).await;
     let home = Home::open(&provider.rules("tenant: acme\n  leeway: 0s")).await;
     let run = home.door.run().await;
-    let short = || key.sign(&changed(provider.claims("ann", "see"), "exp", now() + 3));
+    let short = || key.sign(&changed(provider.claims("ann", "see"), "exp", now() + 2));
     let response = stream(&home, &format!("/v1/runs/{run}/stream"), short).await;
     let end = async { response.bytes_stream().for_each(|_| async {}).await };
     // Sooner than the stream would look by itself.
