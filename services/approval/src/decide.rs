@@ -18,6 +18,8 @@ use crate::{span_of, standing::Steward};
 
 /// Roles of a person who may decide.
 const MAY_DECIDE: [&str; 2] = ["operator", "admin"];
+/// Most bytes of a person's name: who signs in has the address of their issuer in it.
+const NAME_BYTES: usize = 2048;
 /// Most bytes of what a person writes.
 const REASON_BYTES: usize = 16 * 1024;
 /// How long the tool-executor may take to judge edited arguments.
@@ -249,7 +251,7 @@ impl Question {
     /// Reads and checks what needs no look at the log.
     fn read(body: &[u8]) -> Result<Self, Refusal> {
         let mut question: Self = serde_json::from_slice(body).map_err(Refusal::Unreadable)?;
-        if question.by.is_empty() || question.by.len() > 256 {
+        if question.by.is_empty() || question.by.len() > NAME_BYTES {
             return Err(Refusal::Invalid("`by` has to name the person"));
         }
         if !question.roles.iter().any(|role| MAY_DECIDE.contains(&role.as_str())) {
