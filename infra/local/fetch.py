@@ -21,8 +21,12 @@ def whole(home):
     fresh.chmod(0o755)
     try:
         yield fresh
-        if not home.exists():
+        try:
             fresh.replace(home)
+        except OSError:
+            # Somebody else was faster.
+            if not home.exists():
+                raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
