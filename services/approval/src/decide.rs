@@ -34,6 +34,9 @@ pub(crate) struct Question {
     /// The arguments as the person edited them.
     #[serde(default)]
     arguments: Option<Value>,
+    /// In place of arguments: those that the first of two people has agreed to, by their digest.
+    #[serde(default)]
+    as_endorsed: Option<String>,
     #[serde(default)]
     reason: Option<String>,
     /// Whether all calls of this shape are allowed from now on.
@@ -41,9 +44,10 @@ pub(crate) struct Question {
     always: bool,
     /// The authenticated person.
     by: String,
-    /// Names that may be the same person's: of whoever made the token that they came with. They count where two have to agree.
+    /// Names that may be the same person's: of whoever made the token that they came with. They count where two have to agree; a
+    /// door that does not say them knows nothing of that, so there they may not be missing.
     #[serde(default)]
-    aliases: Vec<String>,
+    aliases: Option<Vec<String>>,
     /// What the person may do.
     roles: Vec<String>,
     /// The same for every repetition of one request; each is its own otherwise.
@@ -56,9 +60,13 @@ pub(crate) struct Question {
 pub(crate) struct Decided {
     approval_id: ApprovalId,
     run_id: RunId,
-    /// `granted`, `denied`, or `endorsed` if it takes another person.
+    /// `granted`, `denied`, or `endorsed` if it takes another person. That of the question: another answer may have ended it
+    /// right after this one.
     state: &'static str,
     by: String,
+    /// Of the arguments that a yes is to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
     /// The last event of the run.
     seq: Seq,
     /// What allows all calls of this shape from now on.
@@ -87,6 +95,12 @@ enum Refusal {
         "endorsed_otherwise: approval {0} takes two people who agree to the same arguments, and `{1}` has agreed to others"
     )]
     EndorsedOtherwise(ApprovalId, String),
+    #[error("not_endorsed: nobody has agreed to anything of approval {0} yet")]
+    NotEndorsed(ApprovalId),
+    #[error(
+        "makers_unknown: approval {0} takes two people, and the service that asks does not say who made the token of this one: it is older than this service"
+    )]
+    MakersUnknown(ApprovalId),
     #[error("approval {0} expired at {1}")]
     Expired(ApprovalId, Timestamp),
     #[error(transparent)]
@@ -124,16 +138,18 @@ impl Decider {
         let question = Question::read(&message.payload)?;
         let row = self.reads.approval(&question.tenant, question.approval_id).await.map_err(Refusal::Unavailable)?;
         let row = row.ok_or(Refusal::Unknown(question.approval_id))?;
-        let command = question.command(&row)?;
-        // Any snapshot will do: what it lacks, the commit finds out.
-        let run = self.engine.load_at_least(row.run_id, 0, |_| true).await.map_err(Refusal::Unavailable)?;
-        let run = run.ok_or(Refusal::Unknown(question.approval_id))?;
+        question.fits(&row)?;
+        // Any snapshot will do that has what is answered: what else it lacks, the commit finds out.
+        let run = self.engine.load_at_least(row.run_id, 0, |run| question.is_about(run)).await;
+        let run = run.map_err(Refusal::Unavailable)?.ok_or(Refusal::Unknown(question.approval_id))?;
+        let command = question.command(&row, &run)?;
+        let digest = question.digest(&row, &command);
         self.preview(&row, &command).await?;
         let standing_id = self.propose(&question, &row, &run).await?;
         let (span, mut cause) = span_of(&self.tracer, "approve", &run);
         span.set_attribute("escapement.approval.id", question.approval_id.to_string());
         span.set_attribute("escapement.approval.decision", state_of(question.decision));
-        span.set_attribute("escapement.approval.people", if row.two_people { 2_i64 } else { 1 });
+        span.set_attribute("escapement.approval.people", if question.takes_two(&run) { 2_i64 } else { 1 });
         span.set_attribute(genai::TENANT, row.tenant.to_string());
         if let Some(tool) = &row.tool {
             span.set_attribute(genai::TOOL_NAME, tool.clone());
@@ -153,9 +169,7 @@ impl Decider {
             }
         };
         let standing_id = self.conclude(standing_id, question.approval_id, &committed.state).await?;
-        // The first yes of two leaves it open.
-        let is_open = committed.state.approvals.contains_key(&question.approval_id);
-        let state = if is_open { "endorsed" } else { state_of(question.decision) };
+        let state = question.outcome(&committed.state);
         span.set_attribute("escapement.approval.state", state);
         span.in_scope(|| {
             tracing::info!(
@@ -167,6 +181,7 @@ impl Decider {
             run_id: row.run_id,
             state,
             by: question.by,
+            digest,
             seq: committed.state.seq,
             standing_id,
         })
@@ -208,7 +223,7 @@ impl Decider {
         if !question.always {
             return Ok(None);
         }
-        if row.two_people {
+        if question.takes_two(run) {
             return Err(Refusal::Invalid("`always` is not for this: two people have to agree to each such call"));
         }
         if row.state != "open" {
@@ -260,7 +275,11 @@ impl Question {
         if question.arguments.is_some() && question.decision == Verdict::Deny {
             return Err(Refusal::Invalid("`arguments` make no sense with a no"));
         }
-        if question.always && (question.decision == Verdict::Deny || question.arguments.is_some()) {
+        if question.as_endorsed.is_some() && (question.decision == Verdict::Deny || question.arguments.is_some()) {
+            return Err(Refusal::Invalid("`as_endorsed` goes with a yes, and without `arguments`"));
+        }
+        let otherwise = question.arguments.is_some() || question.as_endorsed.is_some();
+        if question.always && (question.decision == Verdict::Deny || otherwise) {
             return Err(Refusal::Invalid("`always` goes with a yes to the arguments as shown"));
         }
         // Postgres takes no NUL.
@@ -274,16 +293,19 @@ impl Question {
     /// Names the request to the engine. What is decided is part of it: with anything else in it, a request is no repetition.
     fn key(&self) -> String {
         let request = self.request_id.clone().unwrap_or_else(|| Uuid::now_v7().simple().to_string());
-        let asked = json!({
+        let mut asked = json!({
             "by": self.by, "request": request, "decision": self.decision, "arguments": self.arguments,
             "reason": self.reason, "always": self.always,
         });
+        if let Some(digest) = &self.as_endorsed {
+            asked["as_endorsed"] = json!(digest);
+        }
         format!("approval/{}/{}", self.approval_id, policy::digest(&asked))
     }
 
-    /// The command, if the question is still to be decided and this is an answer to it. A decision that was taken meanwhile is
-    /// found by the engine; this tells who took an earlier one.
-    fn command(&self, row: &ApprovalRow) -> Result<Command, Refusal> {
+    /// Whether the question is still to be decided, and this is an answer to it. A decision that was taken meanwhile is found by
+    /// the engine; this tells who took an earlier one.
+    fn fits(&self, row: &ApprovalRow) -> Result<(), Refusal> {
         // A repetition of the request that decided must hear the same again: the engine knows it by its key.
         let may_be_repeated = self.request_id.is_some() && row.state == state_of(self.decision);
         if row.state != "open" && !may_be_repeated {
@@ -292,18 +314,87 @@ impl Question {
         if self.arguments.is_some() && row.arguments.is_none() {
             return Err(Refusal::Invalid("`arguments` make no sense for a plain question: answer in `reason`"));
         }
-        let edited = self.arguments.clone().map(|arguments| {
-            let digest = policy::digest(&arguments);
-            (arguments, digest)
-        });
+        Ok(())
+    }
+
+    /// Whether the run is known far enough to answer.
+    fn is_about(&self, run: &RunState) -> bool {
+        match self.as_endorsed {
+            Some(_) => run.endorsed.contains_key(&self.approval_id),
+            None => run.approvals.contains_key(&self.approval_id),
+        }
+    }
+
+    /// How the run, which knows it from its log, has decided the question.
+    fn decided<'a>(&self, run: &'a RunState) -> Option<&'a str> {
+        run.decided.iter().rev().find(|(id, _)| *id == self.approval_id).map(|(_, how)| how.as_str())
+    }
+
+    /// Whether the question takes two people, as the log has it. Every service may write the table of questions.
+    fn takes_two(&self, run: &RunState) -> bool {
+        run.approvals.get(&self.approval_id).is_some_and(|approval| approval.two_people)
+    }
+
+    /// How the question stands after this answer: the first yes of two leaves it open, and others may have answered since.
+    fn outcome(&self, run: &RunState) -> &'static str {
+        if run.approvals.contains_key(&self.approval_id) {
+            return "endorsed";
+        }
+        match self.decided(run) {
+            Some("approved") => "granted",
+            Some("denied") => "denied",
+            Some("expired") => "expired",
+            // So long ago that the run does not remember.
+            _ => state_of(self.decision),
+        }
+    }
+
+    /// The digest of the arguments that it says yes to.
+    fn digest(&self, row: &ApprovalRow, command: &Command) -> Option<String> {
+        match command {
+            Command::DecideApproval(DecideApproval { verdict: Verdict::Approve, edited, .. }) => {
+                let edited = edited.as_ref().map(|(_, digest)| digest).or(self.as_endorsed.as_ref());
+                Some(edited.unwrap_or(&row.binding.arguments).clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The arguments that it says yes to, if they are not those that were asked about.
+    fn edited(&self, row: &ApprovalRow, run: &RunState) -> Result<Option<(Value, String)>, Refusal> {
+        let id = self.approval_id;
+        let Some(endorsed) = &self.as_endorsed else {
+            let edited = self.arguments.clone().map(|arguments| {
+                let digest = policy::digest(&arguments);
+                (arguments, digest)
+            });
+            // What was shown, sent back, is no edit.
+            return Ok(edited.filter(|(_, digest)| *digest != row.binding.arguments));
+        };
+        match run.endorsed.get(&id) {
+            Some(first) if first.binding.arguments == *endorsed => {
+                Ok(first.arguments.clone().map(|arguments| (arguments, endorsed.clone())))
+            }
+            Some(first) => Err(Refusal::EndorsedOtherwise(id, first.by.clone())),
+            // The engine tells a repetition from what comes too late.
+            None if self.decided(run).is_some() => Ok(None),
+            None => Err(Refusal::NotEndorsed(id)),
+        }
+    }
+
+    /// What it comes to.
+    fn command(&self, row: &ApprovalRow, run: &RunState) -> Result<Command, Refusal> {
+        let may_take_two = self.takes_two(run) || !self.is_about(run) && self.decided(run).is_none();
+        if self.decision == Verdict::Approve && self.aliases.is_none() && may_take_two {
+            return Err(Refusal::MakersUnknown(self.approval_id));
+        }
         Ok(Command::DecideApproval(DecideApproval {
             approval_id: self.approval_id,
             verdict: self.decision,
-            // What was shown, sent back, is no edit.
-            edited: edited.filter(|(_, digest)| *digest != row.binding.arguments),
+            edited: self.edited(row, run)?,
             reason: self.reason.clone(),
             by: self.by.clone(),
-            aliases: self.aliases.clone(),
+            aliases: self.aliases.clone().unwrap_or_default(),
             standing: None,
         }))
     }
@@ -316,8 +407,14 @@ impl Refusal {
             Self::Edited(_) => 422,
             Self::Role(_) => 403,
             Self::Unknown(_) => 404,
-            Self::AlreadyDecided(_) | Self::AlreadyEndorsed(..) | Self::EndorsedOtherwise(..) | Self::Rejected(_) => {
-                409
+            Self::AlreadyDecided(_)
+            | Self::AlreadyEndorsed(..)
+            | Self::EndorsedOtherwise(..)
+            | Self::NotEndorsed(_)
+            | Self::Rejected(_) => 409,
+            Self::MakersUnknown(_) => {
+                tracing::warn!(error = self as &dyn std::error::Error, "a decision is not taken");
+                503
             }
             Self::Expired(..) => 410,
             Self::Unavailable(error) => {
@@ -376,6 +473,7 @@ const fn state_of(verdict: Verdict) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use kernel::{Block, Event, Trust, apply, event::RunCreated};
     use serde_json::json;
 
     use super::*;
@@ -416,8 +514,25 @@ mod tests {
                 body["always"] = json!(true);
                 body["arguments"] = json!({});
             },
+            |body| {
+                body["as_endorsed"] = json!("digest");
+                body["arguments"] = json!({});
+            },
         ] {
             assert_eq!(question(change).unwrap_err().problem().code, 400);
+        }
+    }
+
+    #[test]
+    fn a_yes_that_a_no_has_overtaken_is_not_said_to_be_granted() {
+        let question = question(|_| {}).unwrap();
+        let text = Block::new("Do it.", Trust::Operator, "operator:ann");
+        let created = RunCreated::new(TenantId::default(), "test", "0", text.clone(), text);
+        let event = Event { seq: 1, at: Timestamp::UNIX_EPOCH, data: created.into() };
+        let mut run = apply(None, RunId::mint(), &event).unwrap();
+        for (how, expected) in [("approved", "granted"), ("denied", "denied"), ("expired", "expired")] {
+            run.decided.push_back((question.approval_id, how.to_owned()));
+            assert_eq!(question.outcome(&run), expected);
         }
     }
 

@@ -101,7 +101,8 @@ impl System {
     /// Asks the service to decide, as the public door does.
     pub async fn decide(&self, asked: &Asked, change: impl FnOnce(&mut Value)) -> Result<Value, BusError> {
         let mut question = json!({
-            "tenant": "default", "approval_id": asked.id, "decision": "approve", "by": "ann", "roles": ["operator"],
+            "tenant": "default", "approval_id": asked.id, "decision": "approve", "by": "ann", "aliases": [],
+            "roles": ["operator"],
         });
         change(&mut question);
         self.stack.bus().request_json(&subject::svc("approval", "decide"), &question, DEADLINE).await

@@ -20,13 +20,13 @@ use crate::common::System;
 
 /// A receiver of webhooks: answers as told, then with 200, and keeps what it got.
 #[derive(Clone, Default)]
-struct Receiver {
+pub struct Receiver {
     answers: Arc<Mutex<VecDeque<StatusCode>>>,
     got: Arc<Mutex<Vec<(HeaderMap, Bytes)>>>,
 }
 
 impl Receiver {
-    async fn start(answers: impl IntoIterator<Item = StatusCode>) -> (Self, SocketAddr) {
+    pub async fn start(answers: impl IntoIterator<Item = StatusCode>) -> (Self, SocketAddr) {
         let receiver = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -35,7 +35,7 @@ impl Receiver {
         (receiver, addr)
     }
 
-    fn got(&self) -> Vec<(HeaderMap, Bytes)> {
+    pub fn got(&self) -> Vec<(HeaderMap, Bytes)> {
         self.got.lock().unwrap().clone()
     }
 }

@@ -4,7 +4,10 @@ use futures::future::join_all;
 use kernel::{call::CallStatus, event::EventData};
 use serde_json::{Value, json};
 
-use crate::common::{Asked, System, refusal};
+use crate::{
+    common::{Asked, System, refusal},
+    notices::Receiver,
+};
 
 const LONG: i64 = 3_600_000;
 
@@ -88,6 +91,84 @@ async fn both_agree_to_the_same_arguments() {
 }
 
 #[tokio::test]
+async fn the_log_says_that_it_takes_two_whatever_the_table_says() {
+    let system = System::new().await;
+    let service = system.approval(|_| {}).await;
+    let asked = ask(&system).await;
+    system.stack.sql("update approvals set two_people = false").await.unwrap();
+    let without = |question: &mut Value| assert!(question.as_object_mut().unwrap().remove("aliases").is_some());
+    for _ in 0..2 {
+        let (code, words) = refusal(system.decide(&asked, without).await);
+        assert!(code == 503 && words.starts_with("makers_unknown: "), "{code} {words}");
+        // The first time nobody has agreed yet, the second time somebody has.
+        if system.row(&asked).await.endorsed.is_none() {
+            assert_eq!(system.decide(&asked, |_| {}).await.unwrap()["state"], "endorsed");
+        }
+    }
+    let always = |question: &mut Value| {
+        question["by"] = json!("bob");
+        question["always"] = json!(true);
+    };
+    assert_eq!(refusal(system.decide(&asked, always).await).0, 400);
+    let laptop = |question: &mut Value| {
+        question["by"] = json!("laptop");
+        question["aliases"] = json!(["ann"]);
+    };
+    let (code, words) = refusal(system.decide(&asked, laptop).await);
+    assert!(code == 409 && words.starts_with("already_endorsed: "), "{code} {words}");
+    // A no takes one, and so does a question that takes one.
+    let one = system.ask(LONG).await;
+    assert_eq!(system.decide(&one, without).await.unwrap()["state"], "granted");
+    let no = |question: &mut Value| {
+        without(question);
+        question["decision"] = json!("deny");
+    };
+    assert_eq!(system.decide(&asked, no).await.unwrap()["state"], "denied");
+    service.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
+async fn the_second_may_agree_by_the_digest_of_what_the_first_has_agreed_to() {
+    let system = System::new().await;
+    let service = system.approval(|_| {}).await;
+    let asked = ask(&system).await;
+    let second = |digest: &str| {
+        let digest = digest.to_owned();
+        move |question: &mut Value| {
+            question["by"] = json!("bob");
+            question["as_endorsed"] = json!(digest);
+            question["request_id"] = json!("r");
+        }
+    };
+    let (code, words) = refusal(system.decide(&asked, second("any")).await);
+    assert!(code == 409 && words.starts_with("not_endorsed: "), "{code} {words}");
+
+    // No browser could send this number back.
+    let large = json!({ "pull": 9_007_199_254_740_993_u64 });
+    let first = system.decide(&asked, edits("ann", 9_007_199_254_740_993)).await.unwrap();
+    assert_eq!(first["digest"], policy::digest(&large));
+    let (code, words) = refusal(system.decide(&asked, second(&policy::digest(&json!({"pull": 7})))).await);
+    assert!(code == 409 && words.starts_with("endorsed_otherwise: "), "{code} {words}");
+    for _ in 0..2 {
+        let decided = system.decide(&asked, second(&policy::digest(&large))).await.unwrap();
+        assert_eq!((&decided["state"], &decided["digest"]), (&json!("granted"), &first["digest"]));
+    }
+    let call = system.state(asked.run).await.calls[&asked.call].clone();
+    assert_eq!((&call.request.arguments, call.grant.unwrap().binding.arguments), (&large, policy::digest(&large)));
+
+    let asked = ask(&system).await;
+    let digest = system.decide(&asked, |_| {}).await.unwrap()["digest"].as_str().unwrap().to_owned();
+    assert_eq!(
+        system.decide(&asked, second(&digest)).await.unwrap()["state"],
+        "granted",
+        "nobody has changed anything"
+    );
+    service.stop().await.unwrap();
+    system.close().await;
+}
+
+#[tokio::test]
 async fn one_no_ends_it_whoever_has_agreed() {
     let system = System::new().await;
     let service = system.approval(|_| {}).await;
@@ -144,7 +225,13 @@ async fn a_repeated_request_hears_the_same_again_and_what_has_come_of_it() {
 #[tokio::test]
 async fn nobody_allows_such_calls_once_and_for_all() {
     let system = System::new().await;
-    let service = system.approval(|_| {}).await;
+    let (receiver, addr) = Receiver::start([]).await;
+    let service = system
+        .approval(|config| {
+            config.notify_url = format!("http://{addr}/ask");
+            config.notify_secret = "secret".into();
+        })
+        .await;
     let shaped = |two: bool| {
         system.ask_about(LONG, move |approval| {
             approval.two_people = two;
@@ -163,9 +250,10 @@ async fn nobody_allows_such_calls_once_and_for_all() {
     let covered = shaped(false).await;
     system.until("decision", async || Some(system.row(&covered).await).filter(|row| row.state == "granted")).await;
     let large = shaped(true).await;
-    // Questions are heard in turn: once the next one is decided, this one was looked at.
-    let next = shaped(false).await;
-    system.until("decision", async || Some(system.row(&next).await).filter(|row| row.state == "granted")).await;
+    // People are told of what no standing approval answers, after that was looked at.
+    let id = large.id.to_string();
+    let is_large = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap()["data"]["approval_id"] == id;
+    system.until("notice", async || receiver.got().iter().any(|(_, body)| is_large(body)).then_some(())).await;
     let row = system.row(&large).await;
     assert!(row.state == "open" && row.endorsed.is_none(), "{row:?}");
     service.stop().await.unwrap();

@@ -143,19 +143,17 @@ fn times(approval: &Value) -> String {
 /// Says yes.
 pub async fn approve(api: &Api, args: &ApproveArgs, out: &Out) -> Result<(), CliError> {
     let id = resolve(api, &args.id).await?;
-    let arguments = match &args.arguments {
-        None if args.as_changed => Some(changed(api, &id).await?),
-        arguments => arguments.as_deref().map(|arguments| json_of(arguments, "the arguments")).transpose()?,
-    };
-    let more = [("arguments", arguments), ("always", args.always.then_some(json!(true)))];
+    let arguments = args.arguments.as_deref().map(|arguments| json_of(arguments, "the arguments")).transpose()?;
+    let as_endorsed = if args.as_changed { Some(changed(api, &id).await?) } else { None };
+    let more = [("arguments", arguments), ("as_endorsed", as_endorsed), ("always", args.always.then_some(json!(true)))];
     decide(api, &id, "approve", more, args.reason.as_deref(), out).await
 }
 
-/// The arguments as the first of two people has changed them.
+/// The digest of the arguments as the first of two people has changed them.
 async fn changed(api: &Api, id: &str) -> Result<Value, CliError> {
     let approval: Value = api.get(&format!("/v1/approvals/{id}"), &[]).await?;
-    let changed = approval.pointer("/endorsements/0/arguments").cloned();
-    changed.ok_or_else(|| {
+    let changed = approval.pointer("/endorsements/0").filter(|first| first.get("arguments").is_some());
+    changed.and_then(|first| first.get("digest")).cloned().ok_or_else(|| {
         CliError::usage_with(
             format!("nobody has changed the arguments of `{}`", clean(id)),
             "leave `--as-changed` out to agree to them as they are",
@@ -180,15 +178,22 @@ async fn decide(
     body.extend(more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     body.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
     let answer: Value = api.post(&format!("/v1/approvals/{id}"), &body.into()).await?;
-    let is_open = text(&answer, &["state"]) == "open";
-    let (paint, word) = match decision {
-        "approve" if is_open => (Paint::Person, format!("agreed to: {ONE_MORE}")),
-        "approve" => (Paint::Good, "approved".to_owned()),
-        _ => (Paint::Bad, "denied".to_owned()),
-    };
+    let (paint, word) = outcome(decision, text(&answer, &["state"])).map_err(|state| {
+        CliError::failed(format!("`{id}` was answered otherwise meanwhile: it is {}", clean(&state)))
+    })?;
     out.say(format!("{id} {}", out.style().paint(paint, &word)));
     out.value(&answer);
     Ok(())
+}
+
+/// What came of a decision, by how the question stands now; how it stands, if that is not what was decided.
+fn outcome(decision: &str, state: &str) -> Result<(Paint, String), String> {
+    match (decision, state) {
+        ("approve", "open") => Ok((Paint::Person, format!("agreed to: {ONE_MORE}"))),
+        ("approve", "granted") => Ok((Paint::Good, "approved".to_owned())),
+        ("deny", "denied") => Ok((Paint::Bad, "denied".to_owned())),
+        (_, state) => Err(state.to_owned()),
+    }
 }
 
 /// The id of an open question from its beginning.
@@ -204,5 +209,21 @@ async fn resolve(api: &Api, id: &str) -> Result<String, CliError> {
         [id] => Ok((*id).to_owned()),
         [] => Err(wrong("is the beginning of no open question's id")),
         _ => Err(wrong("is the beginning of several questions' ids")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::outcome;
+
+    #[test]
+    fn what_came_of_it_is_what_the_question_says() {
+        assert_eq!(outcome("approve", "granted").unwrap().1, "approved");
+        assert!(outcome("approve", "open").unwrap().1.contains("one more person"));
+        assert_eq!(outcome("deny", "denied").unwrap().1, "denied");
+        for (decision, state) in [("approve", "denied"), ("approve", "expired"), ("deny", "granted"), ("deny", "open")]
+        {
+            assert_eq!(outcome(decision, state).unwrap_err(), state);
+        }
     }
 }

@@ -61,8 +61,8 @@ function Decide({ approval, done, who }) {
     const body = { decision };
     if (decision === "approve" && always && edited === undefined) body.always = true;
     if (reason.trim()) body.reason = reason.trim();
-    // What is shown as changed is what is agreed to: the other person has to have seen it.
-    if (decision === "approve" && agreed && agreed.arguments) body.arguments = agreed.arguments;
+    // What the other person has agreed to, by its digest: numbers beyond 2^53 would not come back as they were.
+    if (decision === "approve" && agreed && edited === undefined) body.as_endorsed = agreed.digest;
     if (decision === "approve" && edited !== undefined) {
       try {
         body.arguments = JSON.parse(edited);
@@ -83,7 +83,7 @@ function Decide({ approval, done, who }) {
     <div class="row">
       ${mine ? null : html`<${Action} label=${question ? "Yes" : edited !== undefined ? "Approve as edited" : agreed && agreed.arguments ? `Approve as ${agreed.by} changed it` : "Approve"} kind="primary" run=${decide("approve")} />`}
       <${Action} label=${question ? "No" : "Deny"} kind="danger" run=${decide("deny")} />
-      ${question || agreed || !approval.arguments ? null : html`<button onClick=${() => setEdited(edited === undefined ? JSON.stringify(approval.arguments, null, 2) : undefined)}>${edited === undefined ? "Edit the arguments" : "As they were"}</button>`}
+      ${question || (agreed && edited === undefined) || !approval.arguments ? null : html`<button onClick=${() => setEdited(edited === undefined ? JSON.stringify(approval.arguments, null, 2) : undefined)}>${edited === undefined ? "Edit the arguments" : "As they were"}</button>`}
     </div>
   </div>`;
 }

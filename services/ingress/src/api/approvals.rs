@@ -27,6 +27,8 @@ use crate::problem::Problem;
 
 /// How long a decision may take to be committed.
 const DECIDE_WITHIN: Duration = Duration::from_secs(10);
+/// What to make of it if somebody else has decided.
+const FIRST_COUNTS: &str = "the first decision counts, unless it is the first yes of two people: one no ends that";
 
 /// What the handlers here use.
 #[derive(Clone)]
@@ -139,7 +141,9 @@ pub(crate) struct EndorsementView {
     by: String,
     /// When.
     at: Timestamp,
-    /// The arguments as they changed them. Whoever agrees, too, sends them as `arguments`.
+    /// Of the arguments that they have agreed to. Whoever agrees to the same sends it as `as_endorsed`.
+    digest: String,
+    /// These arguments, if they have changed them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     arguments: Option<Value>,
@@ -150,7 +154,8 @@ pub(crate) struct EndorsementView {
 
 impl From<Endorsement> for EndorsementView {
     fn from(first: Endorsement) -> Self {
-        Self { by: first.by, at: first.at, arguments: first.arguments, reason: first.reason }
+        let Endorsement { by, at, arguments, binding, reason, .. } = first;
+        Self { by, at, digest: binding.arguments, arguments, reason }
     }
 }
 
@@ -163,6 +168,9 @@ pub(crate) struct DecisionRequest {
     /// The arguments as they should be instead; only with `approve`.
     #[serde(default)]
     arguments: Option<Value>,
+    /// `digest` of the endorsement to agree to, whatever its arguments; only with `approve`, and without `arguments`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    as_endorsed: Option<String>,
     /// In words. The agent sees it.
     #[serde(default)]
     reason: Option<String>,
@@ -170,6 +178,29 @@ pub(crate) struct DecisionRequest {
     /// places. Only with `approve`, and not for what destroys, pays or moves things.
     #[serde(default)]
     always: bool,
+}
+
+impl DecisionRequest {
+    /// Whether what is asked for goes together.
+    fn check(&self) -> Result<(), Problem> {
+        let (is_no, wrong) = (self.decision == Decision::Deny, Problem::unprocessable);
+        if self.always && (is_no || self.arguments.is_some() || self.as_endorsed.is_some()) {
+            return Err(wrong("invalid_field", "`always` goes with a yes to the arguments as shown")
+                .field("always")
+                .remedy("leave `always` out, or approve without `arguments` and `as_endorsed`"));
+        }
+        if self.arguments.is_some() && is_no {
+            return Err(wrong("invalid_field", "a denied call has no arguments")
+                .field("arguments")
+                .remedy("leave `arguments` out, or approve"));
+        }
+        if self.as_endorsed.is_some() && (is_no || self.arguments.is_some()) {
+            return Err(wrong("invalid_field", "`as_endorsed` goes with a yes, and in place of `arguments`")
+                .field("as_endorsed")
+                .remedy("leave `as_endorsed` out, or approve without `arguments`"));
+        }
+        Ok(())
+    }
 }
 
 /// What may be decided.
@@ -210,10 +241,11 @@ struct DecideQuestion<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    as_endorsed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     by: &'a str,
-    /// Names that may be the same person's, where two have to agree.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Names that may be the same person's, where two have to agree. Always said: none means that there are none.
     aliases: Vec<String>,
     roles: &'a [Role],
     /// The same for every repetition of a request.
@@ -268,7 +300,7 @@ pub(crate) async fn show(
         (status = 200, description = "The decision is in the log", body = ApprovalView),
         (status = 202, description = "The yes is in the log, and one more person is needed", body = ApprovalView),
         (status = 409, description = "It was decided before, or has expired; or (`already_endorsed`) it takes somebody else's yes, \
-          or (`endorsed_otherwise`) another has agreed to other arguments. `approval` says how it stands",
+          or (`endorsed_otherwise`) another has agreed to other arguments, or (`not_endorsed`) nobody to any. `approval` says how it stands",
          body = crate::problem::ProblemDetails, content_type = "application/problem+json"),
     ),
 )]
@@ -280,16 +312,7 @@ pub(crate) async fn decide(
     JsonBody(request): JsonBody<DecisionRequest>,
 ) -> Result<(StatusCode, Extension<Evidence>, Json<ApprovalView>), Problem> {
     let approval_id = id(&approval, "unknown_approval")?;
-    if request.always && (request.decision == Decision::Deny || request.arguments.is_some()) {
-        return Err(Problem::unprocessable("invalid_field", "`always` goes with a yes to the arguments as shown")
-            .field("always")
-            .remedy("leave `always` out, or approve without `arguments`"));
-    }
-    if request.arguments.is_some() && request.decision == Decision::Deny {
-        return Err(Problem::unprocessable("invalid_field", "a denied call has no arguments")
-            .field("arguments")
-            .remedy("leave `arguments` out, or approve"));
-    }
+    request.check()?;
     // Also keeps what other tenants ask unknown here.
     let row = api.find(&principal.tenant, approval_id).await?;
     if request.always && row.two_people {
@@ -299,15 +322,18 @@ pub(crate) async fn decide(
             .remedy("leave `always` out")
             .with("approval", view(row)?));
     }
-    let aliases = if row.two_people { api.aliases(&principal).await? } else { Vec::new() };
+    // Whether it takes two the log says, and not the row: every service may write that.
+    let is_yes = request.decision == Decision::Approve;
+    let aliases = if is_yes { api.aliases(&principal).await? } else { Vec::new() };
     let key = idempotency_key(&headers)?;
     let claimed = match key {
         Some(key) => Some(api.claim(&principal, row, key, digest_of(&request)?).await?),
         None => None,
     };
-    let (decision, edited, always) = (request.decision, request.arguments.is_some(), request.always);
-    let is_first_of_two = match api.ask(&principal, aliases, approval_id, request, key).await {
-        Ok(decided) => decided["state"] == "endorsed",
+    let (decision, always) = (request.decision, request.always);
+    let edited = request.arguments.is_some();
+    let decided = match api.ask(&principal, aliases, approval_id, request, key).await {
+        Ok(decided) => decided,
         Err(problem) => {
             if let Some(claimed) = &claimed {
                 release_refused(&api.idempotency, &principal, claimed, &problem).await;
@@ -315,13 +341,19 @@ pub(crate) async fn decide(
             return Err(problem);
         }
     };
+    let is_first_of_two = decided["state"] == "endorsed";
     let row = api.find(&principal.tenant, approval_id).await?;
+    if is_yes && !matches!(row.state.as_str(), "open" | "granted") && (is_first_of_two || decided["state"] == row.state)
+    {
+        let detail = format!("the yes was taken, and right after it approval {approval_id} was {}", row.state);
+        return Err(Problem::conflict("already_decided", detail).remedy(FIRST_COUNTS).with("approval", view(row)?));
+    }
     // Whoever repeats a request is told what came of it; another answer under its key was not taken.
     if row.state != decision.state() && !is_first_of_two {
         return Err(key_reused().with("approval", view(row)?));
     }
     let evidence = Evidence(json!({
-        "decision": if decision == Decision::Approve { "approve" } else { "deny" }, "edited": edited, "always": always,
+        "decision": if is_yes { "approve" } else { "deny" }, "edited": edited, "always": always, "agreed": decided["digest"],
         "state": if is_first_of_two { "endorsed" } else { decision.state() },
         "people_needed": people_needed(&row), "endorsed_by": row.endorsed.as_ref().map(|first| &first.by),
         "run_id": row.run_id, "tool": row.tool, "trust": row.trust, "reasons": row.reasons, "binding": row.binding,
@@ -375,6 +407,7 @@ impl ApprovalsApi {
             approval_id,
             decision: request.decision.into(),
             arguments: request.arguments,
+            as_endorsed: request.as_endorsed,
             reason: request.reason,
             always: request.always,
             by: &by.name,
@@ -416,9 +449,10 @@ impl ApprovalsApi {
         let remedy = match word.as_deref() {
             Some("already_endorsed") => "let somebody else approve it, or deny it",
             Some("endorsed_otherwise") => {
-                "send `approval.endorsements[0].arguments` as `arguments` to agree to them (or none, if there are none there), or deny it"
+                "send `approval.endorsements[0].digest` as `as_endorsed` to agree to what is there, or deny it"
             }
-            _ => "the first decision counts",
+            Some("not_endorsed") => "leave `as_endorsed` out",
+            _ => FIRST_COUNTS,
         };
         let coded = |otherwise: &'static str| word.map_or(Cow::Borrowed(otherwise), Cow::Owned);
         Ok(match status {

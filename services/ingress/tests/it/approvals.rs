@@ -20,9 +20,9 @@ struct Question {
     approval_id: ApprovalId,
     decision: Verdict,
     arguments: Option<Value>,
+    as_endorsed: Option<String>,
     reason: Option<String>,
     by: String,
-    #[serde(default)]
     aliases: Vec<String>,
     roles: Vec<String>,
     request_id: Option<String>,
@@ -44,10 +44,17 @@ async fn decide(engine: Engine, run: RunId, question: Question) -> Result<Value,
     if question.arguments.as_ref().is_some_and(|arguments| arguments.get("pull").is_none()) {
         return Err(Problem::bad_request("invalid: `pull` is missing"));
     }
+    let mut edited = question.arguments.map(|arguments| (arguments, "digest".to_owned()));
+    if let Some(digest) = question.as_endorsed {
+        let first = engine.load(run).await.unwrap().unwrap().endorsed[&question.approval_id].clone();
+        assert_eq!(first.binding.arguments, digest);
+        edited = first.arguments.map(|arguments| (arguments, digest));
+    }
+    let digest = edited.as_ref().map(|(_, digest)| digest.clone());
     let command = Command::DecideApproval(DecideApproval {
         approval_id: question.approval_id,
         verdict: question.decision,
-        edited: question.arguments.map(|arguments| (arguments, "digest".into())),
+        edited,
         reason: question.reason,
         by: question.by,
         aliases: question.aliases,
@@ -56,9 +63,9 @@ async fn decide(engine: Engine, run: RunId, question: Question) -> Result<Value,
     let key = question.request_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     match engine.submit(run, command, key, cause("approval", 1)).await {
         Ok(committed) if committed.state.approvals.contains_key(&question.approval_id) => {
-            Ok(json!({"state": "endorsed"}))
+            Ok(json!({"state": "endorsed", "digest": digest}))
         }
-        Ok(_) => Ok(json!({"state": "decided"})),
+        Ok(_) => Ok(json!({"state": "decided", "digest": digest})),
         Err(SubmitError::Rejected(error @ (Rejection::AlreadyEndorsed(..) | Rejection::EndorsedOtherwise(..)))) => {
             Err(Problem::new(409, format!("{}: {error}", error.code())))
         }
@@ -307,6 +314,53 @@ async fn two_tokens_of_two_people_decide_and_no_other_two() {
 }
 
 #[tokio::test]
+async fn one_person_is_one_also_if_the_table_says_that_one_is_enough() {
+    let door = Door::open().await;
+    let (run, approval) = asking_people(&door, true).await;
+    let _stop = responder(&door, run).await;
+    door.stack.sql("update approvals set two_people = false").await.unwrap();
+    let ann = made(&door, "ann").await;
+    let yes = json!({"decision": "approve"});
+    assert_eq!(decide_with(&door, approval, &ann, &yes).await.0, StatusCode::ACCEPTED);
+    let (status, problem) = decide_with(&door, approval, "acme-admin", &yes).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("already_endorsed")), "they made the other");
+    assert_eq!(problem["approval"]["state"], "open");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn a_first_yes_that_a_no_has_overtaken_is_no_success() {
+    let door = Door::open().await;
+    let (run, approval) = asking_people(&door, true).await;
+    let engine = door.engine(Role::Approval).await;
+    let stop = CancellationToken::new();
+    let overtaken = move |question: Question| {
+        let engine = engine.clone();
+        async move {
+            let answer = decide(engine.clone(), run, question).await;
+            let no = Command::DecideApproval(DecideApproval {
+                approval_id: approval,
+                verdict: Verdict::Deny,
+                edited: None,
+                reason: None,
+                by: "bob".into(),
+                aliases: Vec::new(),
+                standing: None,
+            });
+            engine.submit(run, no, "no", cause("approval", 1)).await.unwrap();
+            answer
+        }
+    };
+    door.bus().serve_json(ServeOptions::new("approval", "decide"), overtaken, stop.clone()).await.unwrap();
+    door.bus().flush().await.unwrap();
+    let (status, problem) = decide_with(&door, approval, "acme-operator", &json!({"decision": "approve"})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("already_decided")), "{problem}");
+    assert_eq!((&problem["approval"]["state"], &problem["approval"]["decided_by"]), (&json!("denied"), &json!("bob")));
+    stop.cancel();
+    door.close().await;
+}
+
+#[tokio::test]
 async fn the_audit_trail_tells_who_agreed_first_and_who_could_not() {
     let door = Door::open().await;
     let (run, approval) = asking_people(&door, true).await;
@@ -353,10 +407,24 @@ async fn what_the_first_has_changed_is_what_the_second_has_to_send() {
     );
     let (status, problem) = decide_with(&door, approval, "acme-admin", &json!({"decision": "approve"})).await;
     assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("endorsed_otherwise")), "{problem}");
-    let shown = problem["approval"]["endorsements"][0]["arguments"].clone();
-    let same = json!({"decision": "approve", "arguments": shown});
+    let shown = problem["approval"]["endorsements"][0]["digest"].clone();
+    for (decision, field, value) in
+        [("deny", "reason", json!("no")), ("approve", "arguments", json!({})), ("approve", "always", json!(true))]
+    {
+        let body = json!({"decision": decision, "as_endorsed": shown, field: value});
+        let (status, problem) = decide_with(&door, approval, "acme-admin", &body).await;
+        assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("invalid_field")), "{problem}");
+    }
+    let same = json!({"decision": "approve", "as_endorsed": shown});
     let (status, granted) = decide_with(&door, approval, "acme-admin", &same).await;
     assert_eq!((status, &granted["state"]), (StatusCode::OK, &json!("granted")), "{granted}");
+    let granted = door.events(run).await.into_iter().find(|event| event["type"] == "approval.granted").unwrap();
+    assert_eq!(granted["data"]["arguments"], json!({"pull": 8}));
+    let trail = door.request(Method::GET, "/v1/audit?action=approvals.decide", "admin").send().await.unwrap();
+    let trail = answer(trail).await.1;
+    let agreed = trail["items"].as_array().unwrap().iter().filter(|entry| entry["outcome"] == "done");
+    let agreed: Vec<_> = agreed.map(|entry| &entry["evidence"]["agreed"]).collect();
+    assert_eq!(agreed, ["digest", "digest"], "the arguments as changed, not as asked");
     door.close().await;
 }
 
