@@ -29,6 +29,9 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
+    /// All of them. What another version has planned is left to it.
+    const ALL: [Self; 4] = [Self::Asked, Self::Endorsed, Self::Reminder, Self::Escalation];
+
     /// The name in the table.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -95,7 +98,7 @@ impl Notices {
     }
 
     /// Takes what is due, for as long as `hold`: whoever takes it and dies lets others have it then. What is moot by now, since
-    /// its question is not open any more, is removed instead.
+    /// its question is not open any more, is removed instead; what is of a kind that only a later version knows is left to that.
     ///
     /// # Errors
     /// When Postgres does not answer.
@@ -110,7 +113,8 @@ impl Notices {
             instant!("$1"),
             " and (n.claimed_until is null or n.claimed_until <= ",
             instant!("$1"),
-            ") order by n.due limit $3 for update of n skip locked
+            ") and (n.kind = any($4) or a.state <> 'open')
+                 order by n.due limit $3 for update of n skip locked
              ), moot as (
                  delete from approval_notices n using due d
                  where n.approval_id = d.approval_id and n.kind = d.kind and n.number = d.number and d.state <> 'open'
@@ -124,6 +128,7 @@ impl Notices {
         .bind(now.as_microsecond())
         .bind(until)
         .bind(i64::from(limit))
+        .bind(NoticeKind::ALL.map(NoticeKind::as_str).to_vec())
         .fetch_all(&self.pool)
         .await
         .map_err(claim())?;

@@ -64,6 +64,33 @@ async fn a_due_notice_is_had_by_one_and_a_moot_one_by_nobody() {
     stack.close().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notice_of_a_kind_that_a_later_version_has_is_left_to_that_and_keeps_nobody() {
+    let stack = TestStack::new().await.unwrap();
+    let mut postgres = stack.postgres().await.unwrap();
+    let notices = stack.engine(Role::Approval).await.unwrap().notices();
+    let now = Timestamp::now();
+    let (open, decided) = (question(&mut postgres, "open", None).await, question(&mut postgres, "denied", None).await);
+    notices.plan(open, &[(NoticeKind::Endorsed, 0, now)]).await.unwrap();
+    for id in [open, decided] {
+        sqlx::query("insert into approval_notices (approval_id, kind, number, due) values ($1, 'sung', 0, 'epoch')")
+            .bind(id.0)
+            .execute(&mut postgres)
+            .await
+            .unwrap();
+    }
+    // The unknown one is the older, and would be all that there is room for.
+    let had = notices.claim_due(2, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(had.iter().map(|notice| notice.kind).collect::<Vec<_>>(), [NoticeKind::Endorsed]);
+    let left: Vec<(Uuid, i32)> =
+        sqlx::query_as("select approval_id, attempts from approval_notices where kind = 'sung'")
+            .fetch_all(&mut postgres)
+            .await
+            .unwrap();
+    assert_eq!(left, [(open.0, 0)], "nobody has tried it, and the moot one is gone");
+    stack.close().await.unwrap();
+}
+
 fn standing(approval_id: ApprovalId) -> NewStanding {
     NewStanding {
         standing_id: StandingId::mint(),
