@@ -6,6 +6,7 @@ mod revocations;
 pub(crate) mod secret;
 pub(crate) mod session;
 mod tokens;
+mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,6 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::problem::Problem;
-
-use issuers::Refusal;
 
 pub(crate) use issuers::{IssuerFileError, Issuers};
 pub(crate) use revocations::Revocations;
@@ -121,55 +120,60 @@ pub(crate) enum Auth {
     Off,
 }
 
-/// What a caller showed.
-enum Shown {
+/// What a caller showed, and who came with it.
+struct Shown {
+    proof: Proof,
+    principal: Principal,
+}
+
+enum Proof {
     Nothing,
+    /// The hash of a token of the file.
     OfFile([u8; 32]),
+    /// A token that is kept.
     Kept(Uuid),
-    /// A token of an issuer, and who came with it.
-    Signed {
-        token: String,
-        principal: Box<Principal>,
-    },
+    /// The token of an issuer.
+    Signed(String),
 }
 
 impl Auth {
-    async fn identify(&self, token: Result<Option<String>, Problem>) -> Result<(Principal, Shown), Problem> {
+    async fn identify(&self, token: Result<Option<String>, Problem>) -> Result<Shown, Problem> {
         let (file, kept, issuers) = match self {
             Self::Tokens { file, kept, issuers, .. } => (file, kept, issuers),
             Self::Off => {
                 let (name, tenant, roles) = ("local".to_owned(), TenantId::default(), vec![Role::Admin]);
-                let local = Principal { name, tenant, roles, token_id: None, display: None, until: None };
-                return Ok((local, Shown::Nothing));
+                let principal = Principal { name, tenant, roles, token_id: None, display: None, until: None };
+                return Ok(Shown { proof: Proof::Nothing, principal });
             }
         };
         let Some(token) = token? else { return Err(unknown_token()) };
         let hash = secret::hash(&token);
         if let Some(principal) = find(file.as_ref(), &hash) {
-            return Ok((principal, Shown::OfFile(hash)));
+            return Ok(Shown { proof: Proof::OfFile(hash), principal });
         }
         if let Some(issuers) = issuers.as_ref().filter(|_| issuers::may_be_signed(&token)) {
             let principal = issuers.identify(&token).await?;
-            return Ok((principal.clone(), Shown::Signed { token, principal: Box::new(principal) }));
+            return Ok(Shown { proof: Proof::Signed(token), principal });
         }
         if !secret::is_well_formed(&token) {
             return Err(unknown_token());
         }
         let row = kept.find(&hash).await?.ok_or_else(unknown_token)?;
-        let shown = Shown::Kept(row.token_id);
-        Ok((row.into(), shown))
+        Ok(Shown { proof: Proof::Kept(row.token_id), principal: row.into() })
     }
 
-    /// Whether what was shown a while ago would still be let in, as the same. What can't be found out is let be.
-    async fn is_good(&self, shown: &Shown) -> bool {
-        match (self, shown) {
-            (Self::Tokens { file, .. }, Shown::OfFile(hash)) => find(file.as_ref(), hash).is_some(),
-            (Self::Tokens { kept, .. }, Shown::Kept(id)) => kept.is_good(*id).await.unwrap_or(true),
-            (Self::Tokens { issuers: Some(issuers), .. }, Shown::Signed { token, principal }) => {
-                match issuers.identify(token).await {
-                    Ok(now) => now == **principal,
-                    Err(refusal) => refusal == Refusal::Unavailable && !principal.is_over(),
-                }
+    /// Whether what was shown a while ago would still be let in, as the same. What can't be found out is let be until it is over by
+    /// itself.
+    async fn is_good(&self, Shown { proof, principal }: &Shown) -> bool {
+        if principal.is_over() {
+            return false;
+        }
+        match (self, proof) {
+            (Self::Tokens { file, .. }, Proof::OfFile(hash)) => find(file.as_ref(), hash).as_ref() == Some(principal),
+            // What such a token allows never changes.
+            (Self::Tokens { kept, .. }, Proof::Kept(id)) => kept.is_good(*id).await.unwrap_or(true),
+            (Self::Tokens { issuers: Some(issuers), .. }, Proof::Signed(token)) => {
+                issuers.still_lets_in(token, principal).await
             }
             _ => true,
         }
@@ -182,7 +186,7 @@ impl Auth {
         while self.is_good(&shown).await {
             tokio::select! {
                 () = revocations.next() => {}
-                () = shown.over() => {}
+                () = shown.principal.over() => {}
             }
         }
     }
@@ -202,18 +206,12 @@ impl Principal {
         let until = self.until?;
         Some(Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default())
     }
-}
 
-impl Shown {
-    /// Comes back when it is over by itself, to the moment, if it says when that is.
+    /// Comes back when they are not let in any more, to the moment, if there is an end to it.
     async fn over(&self) {
-        match self {
-            Self::Signed { principal, .. } => match principal.left() {
-                Some(left) => tokio::time::sleep(left).await,
-                None => std::future::pending().await,
-            },
-            // One of these is looked up every so often.
-            Self::Nothing | Self::OfFile(_) | Self::Kept(_) => std::future::pending().await,
+        match self.left() {
+            Some(left) => tokio::time::sleep(left).await,
+            None => std::future::pending().await,
         }
     }
 }
@@ -280,8 +278,8 @@ fn unauthorized(code: &'static str, detail: &str, challenge: &'static str) -> Pr
 pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     let token = token_of(&request);
     match auth.identify(token).await {
-        Ok((principal, shown)) => {
-            request.extensions_mut().insert(principal);
+        Ok(shown) => {
+            request.extensions_mut().insert(shown.principal.clone());
             let response = next.run(request).await;
             if is_stream(&response) { end_with(response, auth.until_void(shown)) } else { response }
         }

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use kernel::{TenantId, Timestamp};
 use serde::Deserialize;
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio_util::sync::CancellationToken;
 
+use super::watched::Watched;
 use super::{Principal, Revocations, Role, is_persons};
 
 /// How often the file is looked at.
@@ -16,13 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The tokens of a file.
 pub(crate) struct Tokens {
-    path: PathBuf,
-    current: RwLock<Arc<Loaded>>,
-}
-
-struct Loaded {
-    tokens: Vec<Token>,
-    modified: Option<SystemTime>,
+    file: Watched,
+    current: RwLock<Arc<Vec<Token>>>,
 }
 
 struct Token {
@@ -63,8 +59,9 @@ pub(crate) enum TokenFileError {
 impl Tokens {
     /// Reads the file.
     pub(crate) fn load(path: &Path) -> Result<Self, TokenFileError> {
+        let file = Watched::new(path);
         let current = RwLock::new(Arc::new(read(path)?));
-        Ok(Self { path: path.to_owned(), current })
+        Ok(Self { file, current })
     }
 
     /// Whose token has this hash. Takes as long for any, known or not.
@@ -72,11 +69,11 @@ impl Tokens {
         let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
         // 0 stands for none: all are compared, so that the time tells nothing of where the match is.
         let mut found = 0_u64;
-        for (number, token) in (1_u64..).zip(&current.tokens) {
+        for (number, token) in (1_u64..).zip(current.iter()) {
             found.conditional_assign(&number, token.hash.ct_eq(hash));
         }
         let index = usize::try_from(found).ok()?.checked_sub(1)?;
-        let token = current.tokens.get(index)?;
+        let token = current.get(index)?;
         token.expires.is_none_or(|expires| now < expires).then(|| token.principal.clone())
     }
 
@@ -84,35 +81,26 @@ impl Tokens {
     /// `changed` hears of each.
     pub(crate) async fn follow(self: Arc<Self>, changed: Revocations, stop: CancellationToken) {
         let mut every = tokio::time::interval(LOOK_EVERY);
-        let mut complained = None;
+        let mut file = self.file.clone();
         while stop.run_until_cancelled(every.tick()).await.is_some() {
-            let modified = modified(&self.path);
-            let known = self.current.read().unwrap_or_else(PoisonError::into_inner).modified;
-            if modified == known || modified == complained {
+            if !file.has_changed() {
                 continue;
             }
-            match read(&self.path) {
-                Ok(loaded) => {
-                    tracing::info!(tokens = loaded.tokens.len(), "read the token file again");
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+            match read(file.path()) {
+                Ok(tokens) => {
+                    tracing::info!(tokens = tokens.len(), "read the token file again");
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tokens);
                     changed.tell();
                 }
                 Err(error) => {
                     tracing::error!(%error, "the token file changed and can't be used: the old tokens stay");
-                    complained = modified;
                 }
             }
         }
     }
 }
 
-fn modified(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
-}
-
-fn read(path: &Path) -> Result<Loaded, TokenFileError> {
-    // Before the content: a change in between is then seen at the next look.
-    let modified = modified(path);
+fn read(path: &Path) -> Result<Vec<Token>, TokenFileError> {
     let text = std::fs::read(path).map_err(|source| TokenFileError::Read { path: path.to_owned(), source })?;
     let rows: Vec<Row> =
         serde_json::from_slice(&text).map_err(|source| TokenFileError::Parse { path: path.to_owned(), source })?;
@@ -127,7 +115,7 @@ fn read(path: &Path) -> Result<Loaded, TokenFileError> {
         let principal = Principal { name, tenant, roles, token_id: None, display: None, until: row.expires };
         Ok(Token { principal, hash, expires: row.expires })
     });
-    Ok(Loaded { tokens: tokens.collect::<Result<_, _>>()?, modified })
+    tokens.collect()
 }
 
 #[cfg(test)]

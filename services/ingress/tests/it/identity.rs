@@ -349,6 +349,32 @@ async fn a_person_who_is_cut_off_is_out_at_once_and_so_are_their_streams() {
 }
 
 #[tokio::test]
+async fn the_file_is_followed_while_the_provider_does_not_answer() {
+    let key = Key::make("k", "ES256");
+    let provider = Provider::start(&[&key]).await;
+    let rules = |more: &str| provider.rules(&format!("tenant: acme\n  {more}"));
+    let home = Home::open(&rules("keys: { refresh: 1h, again: 1s, keep: 1h }")).await;
+    let run = home.door.run().await;
+    let (ann, bob) = (key.sign(&provider.claims("ann", "see")), key.sign(&provider.claims("bob", "see")));
+    let mut opened = stream(&home, &format!("/v1/runs/{run}/stream"), || ann.clone()).await;
+    opened.chunk().await.unwrap().unwrap();
+    provider.set_down(true);
+    let write = |more: &str| std::fs::write(home.file.path(), rules(more)).unwrap();
+    // It says something else of how long keys count: those that were read are not lost with that.
+    write("keys: { refresh: 1s, again: 1s, keep: 1d }\n  refuse: { people: [bob] }");
+    let refused = || async { (home.told(&bob).await == (401, "revoked".to_owned())).then_some(()) };
+    eventually("bob is out", refused).await;
+    assert_eq!(home.told(&ann).await.0, 200);
+    write("keys: { refresh: 1s, again: 1s, keep: 1s }");
+    eventually("the keys are too old", || async { (home.told(&ann).await.0 == 503).then_some(()) }).await;
+    // Nobody can tell whether a token is good, but who is cut off is known.
+    write("keys: { refresh: 1s, again: 1s, keep: 1s }\n  refuse: { people: [ann] }");
+    let end = async { while let Ok(Some(_)) = opened.chunk().await {} };
+    tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
+    home.door.close().await;
+}
+
+#[tokio::test]
 async fn a_session_lasts_no_longer_than_its_token() {
     let key = Key::make("k", "ES256");
     let provider = Provider::start(&[&key]).await;

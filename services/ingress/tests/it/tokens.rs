@@ -7,7 +7,7 @@ use ingress::Config;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Door, answer, config};
+use crate::harness::{Door, PATIENCE, answer, config, eventually};
 
 async fn make(door: &Door, role: &str, body: Value) -> (StatusCode, Value) {
     answer(door.request(Method::POST, "/v1/tokens", role).json(&body).send().await.unwrap()).await
@@ -69,6 +69,39 @@ async fn an_open_stream_ends_when_its_token_is_revoked() {
     // Sooner than the stream would look by itself.
     let end = async { while let Some(Ok(_)) = stream.next().await {} };
     tokio::time::timeout(Duration::from_secs(25), end).await.expect("the stream ends");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_with_its_token() {
+    let door = Door::open().await;
+    let path = format!("{}/v1/runs/{}/stream", door.url, door.run().await);
+    // On a machine that stands still for a while such a token may be over before it is shown.
+    let response = eventually("the stream opens", || async {
+        let name = format!("short-{}", kernel::Timestamp::now().as_nanosecond());
+        let (_, made) = make(&door, "admin", json!({"name": name, "roles": ["viewer"], "expires_in": "2s"})).await;
+        let response = door.http.get(&path).bearer_auth(made["token"].as_str().unwrap()).send().await.unwrap();
+        (response.status() == StatusCode::OK).then_some(response)
+    })
+    .await;
+    // Sooner than the stream would look by itself.
+    let end = async { response.bytes_stream().for_each(|_| async {}).await };
+    tokio::time::timeout(Duration::from_secs(25), end).await.expect("the stream ends");
+    door.close().await;
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_when_its_token_is_another_tenants() {
+    let door = Door::open().await;
+    let path = format!("/v1/runs/{}/stream", door.run().await);
+    let mut stream = door.request(Method::GET, &path, "viewer").send().await.unwrap().bytes_stream();
+    stream.next().await.unwrap().unwrap();
+    let mut rows: Value = serde_json::from_str(&std::fs::read_to_string(door.tokens.path()).unwrap()).unwrap();
+    let row = rows.as_array_mut().unwrap().iter_mut().find(|row| row["name"] == "acme-viewer").unwrap();
+    row["tenant"] = json!("other");
+    std::fs::write(door.tokens.path(), rows.to_string()).unwrap();
+    let end = async { while let Some(Ok(_)) = stream.next().await {} };
+    tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
     door.close().await;
 }
 

@@ -83,9 +83,27 @@ pub(super) fn principal(
         tenant: tenant(claims, &issuer.tenant)?,
         roles: roles(claims, issuer),
         token_id: None,
-        display: display.map(|text| kernel::excerpt(&text.replace(char::is_control, "\u{fffd}"), DISPLAY_BYTES)),
+        display: display.map(shortened),
         until: Some(until),
     })
+}
+
+/// What to call somebody, in one line.
+fn shortened(display: &str) -> String {
+    let mut text = display.replace(char::is_control, "\u{fffd}");
+    text.truncate(text.floor_char_boundary(DISPLAY_BYTES));
+    text
+}
+
+/// Whether it is meant for this API. Whatever a key was asked about has passed this already.
+pub(super) fn check_audience(claims: &Map<String, Value>, issuer: &Issuer) -> Result<(), Refusal> {
+    let is_ours = |value: &Value| value.as_str().is_some_and(|audience| issuer.audiences.contains(audience));
+    let is_for_us = match claims.get("aud") {
+        Some(Value::Array(audiences)) => audiences.iter().any(is_ours),
+        Some(audience) => is_ours(audience),
+        None => false,
+    };
+    if is_for_us { Ok(()) } else { Err(Refusal::Audience) }
 }
 
 /// Whether it is a token of the kind that is taken. What tells an ID token from an access token is, above all, whom it is for: the

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, Validation};
 use kernel::{TenantId, Timestamp, units};
@@ -11,8 +11,10 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::claims::ClaimPath;
-use crate::auth::Role;
+use crate::auth::{Role, is_persons};
 
+/// Longest name of an issuer, in bytes. It is part of the name of each of its people.
+const ISSUER_BYTES: usize = 1024;
 /// Most issuers of a file.
 const MOST_ISSUERS: usize = 100;
 /// How far apart the clocks of provider and server may be, unless it is said.
@@ -204,11 +206,6 @@ impl Issuer {
     }
 }
 
-/// When the file was changed last, as far as anybody can tell.
-pub(super) fn modified(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
-}
-
 /// The issuers of the file.
 pub(super) fn read(path: &Path) -> Result<Vec<Issuer>, IssuerFileError> {
     let text =
@@ -216,8 +213,12 @@ pub(super) fn read(path: &Path) -> Result<Vec<Issuer>, IssuerFileError> {
     parse(&text).map_err(|message| IssuerFileError::Wrong { path: path.to_owned(), message })
 }
 
-fn parse(text: &str) -> Result<Vec<Issuer>, String> {
+pub(super) fn parse(text: &str) -> Result<Vec<Issuer>, String> {
     let written: Vec<Written> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    // Nothing at all reads as an empty list: so does a file that was cut off, and nobody would get in.
+    if written.is_empty() && !text.lines().any(|line| line.trim_start().starts_with('[')) {
+        return Err("it says nothing: write `[]` for none".to_owned());
+    }
     if written.len() > MOST_ISSUERS {
         return Err(format!("there are {} issuers, and {MOST_ISSUERS} at most may be there", written.len()));
     }
@@ -236,7 +237,14 @@ fn parse(text: &str) -> Result<Vec<Issuer>, String> {
 
 impl Written {
     fn checked(self) -> Result<Issuer, String> {
+        if self.issuer.len() > ISSUER_BYTES {
+            return Err(format!("`issuer` is longer than {ISSUER_BYTES} bytes"));
+        }
         let issuer = url("issuer", &self.issuer)?;
+        // What reads as a URL all the same, such as `HTTPS://`, would not be told from the name of an API token.
+        if !is_persons(&self.issuer) {
+            return Err("`issuer` has to begin with `https://` or `http://`, to the letter".to_owned());
+        }
         // The name of a person is the issuer's, `#`, and their own: so there is none in the first.
         if issuer.query().is_some() || issuer.fragment().is_some() {
             return Err("`issuer` has a query or a fragment, and no issuer has".to_owned());
@@ -337,13 +345,17 @@ fn is_safe(url: &Url) -> bool {
 
 /// Over clear text, and on this machine.
 fn is_at_home(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    url.scheme() == "http" && (host == "localhost" || address.is_ok_and(|address| address.is_loopback()))
+    url.scheme() == "http" && is_here(url)
 }
 
-/// Whether keys may come from there. An issuer that is reached over TLS does not lead to clear text, nor to the doors of this
-/// very machine.
+/// On this very machine.
+pub(super) fn is_here(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether keys may come from there. An issuer that is reached over TLS does not lead to clear text.
 pub(super) fn is_as_safe_as(issuer: &Url, keys: &Url) -> bool {
     is_safe(keys) && (keys.scheme() == "https" || is_at_home(issuer))
 }
@@ -372,7 +384,17 @@ mod tests {
         assert_eq!(issuer.tenant, TenantRule::Fixed("acme".parse().unwrap()));
         assert_eq!(Some(issuer.person), ClaimPath::parse("sub"));
         assert_eq!(issuer.roles.map["esc-operators"], Role::Operator);
-        assert!(parse("[]").unwrap().is_empty());
+    }
+
+    #[test]
+    fn that_there_are_none_has_to_be_said() {
+        for text in ["[]", "# none yet\n[]\n", "---\n  [ ] # none\n"] {
+            assert!(parse(text).unwrap().is_empty(), "{text}");
+        }
+        for text in ["", "\n\n", "# x", "# [x]\n", "---\n", "~", "null"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(error("").contains("write `[]`") && error("# x").contains("write `[]`"));
     }
 
     #[test]
@@ -414,6 +436,9 @@ mod tests {
             (changed("https://id", "http://id"), "`issuer` has to be https"),
             (changed("https://id.example.com/realms/main", "accounts.example.com"), "`issuer` is no URL"),
             (changed("https://id", "https://u:p@id"), "has a user"),
+            (changed("https://id", "HTTPS://id"), "to the letter"),
+            (changed("https://id.example.com/realms/main", "\" https://id.example.com\""), "to the letter"),
+            (changed("realms/main", &"x".repeat(ISSUER_BYTES)), "longer than 1024 bytes"),
             (changed("realms/main", "?x=1"), "query"),
             (changed("realms/main", "#x"), "fragment"),
             (changed("[escapement]", "[]"), "`audiences` is empty"),

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::{Algorithm, AlgorithmFamily, Header, decode_header};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
 
@@ -59,6 +59,11 @@ impl<'a> Jwt<'a> {
             Some(Value::String(issuer)) => Ok(Self { text, header, issuer }),
             _ => Err(Refusal::UnknownIssuer),
         }
+    }
+
+    /// What it says, whoever may have signed it.
+    pub(super) fn claims(&self) -> Result<Map<String, Value>, Refusal> {
+        insecure_decode_claims(self.text).map_err(|_| Refusal::Malformed)
     }
 }
 

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use jsonwebtoken::Validation;
 use metrics::{counter, gauge};
 use reqwest::header::{ACCEPT, HeaderValue};
-use reqwest::{Client, StatusCode, Url, redirect};
+use reqwest::{Client, ClientBuilder, StatusCode, Url, redirect};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
-use super::file::{Issuer, KeyPlace, KeySource, is_as_safe_as};
+use super::file::{Issuer, KeyPlace, KeySource, is_as_safe_as, is_here};
 use super::jwt::Jwt;
 use super::keys::{KeySet, KeySetError};
 use super::refusal::Refusal;
@@ -53,8 +53,8 @@ enum ReadError {
 pub(super) struct Provider {
     issuer: String,
     source: KeySource,
-    http: Client,
-    known: RwLock<Option<Known>>,
+    clients: Clients,
+    known: Arc<RwLock<Option<Known>>>,
     readings: Arc<Mutex<Readings>>,
 }
 
@@ -78,29 +78,49 @@ struct Discovery {
     jwks_uri: String,
 }
 
-/// Asks providers. Their addresses are those that whoever runs this installation wrote down, so they may be in a private network,
-/// and behind the proxy that the environment names; what they answer is shown to nobody.
-pub(super) fn client() -> Result<Client, reqwest::Error> {
-    Client::builder()
-        .redirect(redirect::Policy::none())
-        .connect_timeout(CONNECT_WITHIN)
-        .timeout(ANSWER_WITHIN)
-        .user_agent(concat!("escapement/", env!("CARGO_PKG_VERSION")))
-        .build()
+/// Ask providers. Their addresses are those that whoever runs this installation wrote down, so they may be in a private network,
+/// and behind the proxy that the environment names; what they answer is shown to nobody. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Clients {
+    there: Client,
+    /// Asks this very machine: what comes from there in clear text is believed, so no proxy may answer in its stead.
+    here: Client,
+}
+
+impl Clients {
+    pub(super) fn new() -> Result<Self, reqwest::Error> {
+        Self::built_from(Client::builder)
+    }
+
+    fn built_from(begin: impl Fn() -> ClientBuilder) -> Result<Self, reqwest::Error> {
+        let build = |builder: ClientBuilder| {
+            builder
+                .redirect(redirect::Policy::none())
+                .connect_timeout(CONNECT_WITHIN)
+                .timeout(ANSWER_WITHIN)
+                .user_agent(concat!("escapement/", env!("CARGO_PKG_VERSION")))
+                .build()
+        };
+        Ok(Self { there: build(begin())?, here: build(begin().no_proxy())? })
+    }
+
+    fn to(&self, place: &Url) -> &Client {
+        if is_here(place) { &self.here } else { &self.there }
+    }
 }
 
 impl Provider {
-    pub(super) fn new(issuer: &Issuer, http: Client) -> Self {
+    /// Whoever has the keys now. What is known from the same place (`before`) is known here too, and so is what is being read there,
+    /// however long the keys are good for by now: the provider may not answer just when the file changes.
+    pub(super) fn new(issuer: &Issuer, clients: Clients, before: Option<&Self>) -> Self {
         for outcome in ["done", "failed"] {
             service::metrics::announce(&count(&issuer.issuer, outcome));
         }
-        let readings = Arc::default();
-        Self { issuer: issuer.issuer.clone(), source: issuer.keys.clone(), http, known: RwLock::new(None), readings }
-    }
-
-    /// Whether it is still the same, by what the file says.
-    pub(super) fn is_of(&self, issuer: &Issuer) -> bool {
-        self.issuer == issuer.issuer && self.source == issuer.keys
+        let same = |before: &&Self| before.issuer == issuer.issuer && before.source.place == issuer.keys.place;
+        let (known, readings) = before
+            .filter(same)
+            .map_or_else(Default::default, |before| (Arc::clone(&before.known), Arc::clone(&before.readings)));
+        Self { issuer: issuer.issuer.clone(), source: issuer.keys.clone(), clients, known, readings }
     }
 
     /// What a token says, if one of the keys signed it.
@@ -234,7 +254,8 @@ impl Provider {
 
     async fn get(&self, url: &Url) -> Result<Vec<u8>, ReadError> {
         let unreached = |error: reqwest::Error| ReadError::Unreached(url.clone(), error.without_url());
-        let request = self.http.get(url.clone()).header(ACCEPT, HeaderValue::from_static("application/json"));
+        let request =
+            self.clients.to(url).get(url.clone()).header(ACCEPT, HeaderValue::from_static("application/json"));
         let mut response = request.send().await.map_err(unreached)?;
         match response.status() {
             StatusCode::OK => {}
@@ -265,4 +286,50 @@ impl Readings {
 
 fn count(issuer: &str, outcome: &'static str) -> metrics::Counter {
     counter!("ingress_issuer_readings_total", "issuer" => issuer.to_owned(), "outcome" => outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+
+    use super::super::file;
+    use super::*;
+
+    /// From RFC 8037 (A.2).
+    const KEYS: &str =
+        r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
+    fn issuer(keys: &str) -> Issuer {
+        let text = format!(
+            "[{{ issuer: http://127.0.0.1:1, audiences: [a], tenant: acme, keys: {{ {keys} }}, roles: {{ claim: r, map: {{ r: user }} }} }}]"
+        );
+        file::parse(&text).unwrap().remove(0)
+    }
+
+    #[test]
+    fn keys_outlast_a_change_of_how_long_they_are_used_and_no_change_of_their_place() {
+        let clients = Clients::new().unwrap();
+        let place = "url: \"http://127.0.0.1:1/keys\"";
+        let before = Provider::new(&issuer(place), clients.clone(), None);
+        before.take(KeySet::read(KEYS.as_bytes()).unwrap(), false);
+        let after = |keys: &str| Provider::new(&issuer(keys), clients.clone(), Some(&before));
+        let longer = after(&format!("{place}, refresh: 1m, again: 1s, keep: 2d"));
+        assert!(longer.usable().is_some() && longer.source.keep == Duration::from_secs(2 * 24 * 3600));
+        assert!(Arc::ptr_eq(&longer.readings, &before.readings), "one reading at a time, all the same");
+        assert!(after("url: \"http://127.0.0.1:1/others\"").usable().is_none());
+    }
+
+    #[tokio::test]
+    async fn no_proxy_answers_for_this_machine() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = format!("url: \"http://{}/keys\"", listener.local_addr().unwrap());
+        let routes = Router::new().route("/keys", get(|| async { KEYS }));
+        let serving = tokio::spawn(async move { axum::serve(listener, routes).await });
+        // Nobody is there.
+        let proxy = || Client::builder().proxy(reqwest::Proxy::all("http://127.0.0.1:1").unwrap());
+        let provider = Provider::new(&issuer(&place), Clients::built_from(proxy).unwrap(), None);
+        assert_eq!(provider.fetch().await.unwrap().len(), 1);
+        serving.abort();
+    }
 }

@@ -69,6 +69,20 @@ fn a_person_is_known_by_issuer_and_subject_and_may_do_what_their_roles_say() {
 }
 
 #[test]
+fn a_long_name_to_call_somebody_by_is_cut_within_its_line() {
+    let issuer = issuer("tenant: acme\n  person: { display: name }");
+    for (said, shown) in [
+        ("a".repeat(200), "a".repeat(200)),
+        ("a".repeat(201), "a".repeat(200)),
+        ("\u{e9}".repeat(500), "\u{e9}".repeat(100)),
+        (format!("a{}", "\u{e9}".repeat(500)), format!("a{}", "\u{e9}".repeat(99))),
+        ("\n".repeat(500), "\u{fffd}".repeat(66)),
+    ] {
+        assert_eq!(with(&issuer, None, &json!({ "name": said })).unwrap().display, Some(shown));
+    }
+}
+
+#[test]
 fn a_token_was_made_in_the_past_and_lasts_no_longer_than_it_may() {
     let issuer = issuer("tenant: acme");
     for (changes, expected) in [
