@@ -116,7 +116,8 @@ where
         tracer: telemetry.tracer(),
         listening: sender,
     };
-    let work = run(ctx);
+    // In a box: a service is large, and each layer around it would have room for another on the stack that it is polled on.
+    let work = Box::pin(run(ctx));
     let ended = CancellationToken::new();
     let end = ended.clone().drop_guard();
     let work = async move {
