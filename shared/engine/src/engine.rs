@@ -63,9 +63,10 @@ impl Engine {
         // A service that starts while a store is being restarted waits for it, as it does once it runs.
         let policy = bus::retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2));
         let policy = policy.within(CONNECT_WITHIN);
-        let to_postgres = || connect(&options.database_url, &options.schema, options.pool_size);
+        // In boxes: each is larger than all else here, and so would be whatever awaits this.
+        let to_postgres = || Box::pin(connect(&options.database_url, &options.schema, options.pool_size));
         let pool = bus::retry::when(policy, is_worth_waiting, to_postgres).await?;
-        let to_redis = || connect_redis(&options.redis_url);
+        let to_redis = || Box::pin(connect_redis(&options.redis_url));
         let redis = bus::retry::when(policy, is_worth_waiting, to_redis).await?;
         let keys = RedisKeys::new(&options.namespace);
         let loader = Loader { pool: pool.clone(), snapshots: Snapshots::new(redis.clone(), keys.clone()) };
