@@ -1,8 +1,6 @@
 """Identity providers: tokens that another library signs, with keys that it makes, in every way that is accepted and in some that are not."""
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -13,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from local import wheels
-from .test_mcp import PARTS, built
+from .rust import needs_parts, passes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = ("joserfc", "1.8.0")
@@ -52,7 +50,7 @@ class Provider:
         self.server.server_close()
 
 
-@unittest.skipUnless(all(name in os.environ for name in PARTS), "the parts are not up: infra/test brings them")
+@needs_parts
 @unittest.skipIf(sys.version_info < (3, 11), "the library needs Python 3.11 or newer")
 class Tokens(unittest.TestCase):
     def test_those_of_another_library_are_read_the_same_way(self):
@@ -101,11 +99,7 @@ class Tokens(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "signed.json"
             file.write_text(json.dumps({"rules": rules, "tokens": tokens}))
-            env = {**os.environ, "ESC_TEST_SIGNED_TOKENS": str(file)}
-            words = [built("test", "--no-run", "--test", "it", crate="ingress"), "--exact", TEST]
-            done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stdout[-8000:] + done.stderr[-2000:])
-        self.assertIn("1 passed", done.stdout)
+            passes(self, "ingress", TEST, ESC_TEST_SIGNED_TOKENS=str(file))
 
 
 if __name__ == "__main__":

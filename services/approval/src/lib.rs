@@ -5,7 +5,8 @@
 //!
 //! | to change | open |
 //! | --- | --- |
-//! | who may decide what, and what is answered | `decide.rs` |
+//! | who may decide what | `decide/question.rs` |
+//! | how a decision is taken, and what is answered | `decide.rs` |
 //! | what is allowed once and for all | `standing.rs` |
 //! | how people hear of a question, again and again | `notify.rs`, `webhook.rs` |
 //! | what happens when nobody answers | `expiry.rs` |
