@@ -83,7 +83,7 @@ class Faults:
             thread.start()
             self._threads.append(thread)
         for thread in self._threads:
-            thread.join(60)
+            thread.join(180)
 
     def end(self):
         """Stop looking after the services."""

@@ -6,12 +6,14 @@ from pathlib import Path
 PERMISSIONS = Path(__file__).parent.parent / "nats" / "permissions.json"
 
 
-def nats_config(listen, store, passwords=None, monitor=None):
+def nats_config(listen, store, passwords=None, monitor=None, synced=True):
     """The text of a nats.conf. Without `passwords` everybody may do everything (for tests on loopback)."""
+    # The log in Postgres refills what a power cut takes from a stream, so a second between syncs is safe. Where no power cut is to be
+    # survived, the disk is asked as good as never.
+    interval = "1s" if synced else "1h"
     lines = [
         f"listen: {json.dumps(listen)}",
-        # The log in Postgres refills what a power cut takes from a stream, so a second between syncs is safe.
-        f"jetstream {{ store_dir: {json.dumps(str(store))}, sync_interval: 1s, max_mem: 1G, max_file: 20G }}",
+        f"jetstream {{ store_dir: {json.dumps(str(store))}, sync_interval: {interval}, max_mem: 1G, max_file: 20G }}",
         "max_payload: 1MB",
         "write_deadline: 10s",
     ]

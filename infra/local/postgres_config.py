@@ -3,14 +3,17 @@
 from .settings import DATABASE, OWNER
 
 
-def settings(port):
-    """The settings of a small local cluster. Commits are durable (`fsync` stays on)."""
+def settings(port, synced=True):
+    """The settings of a small local cluster. Commits are durable, unless it is told not to wait for the disk."""
     return {
+        "fsync": "on" if synced else "off",
+        "full_page_writes": "on" if synced else "off",
         "listen_addresses": "127.0.0.1",
         "port": port,
         # TCP alone, so that a socket folder needs no care; roles have passwords.
         "unix_socket_directories": "",
-        "max_connections": 200,
+        # The tests run many services side by side, each with pools of its own.
+        "max_connections": 200 if synced else 500,
         "shared_buffers": "256MB",
         "wal_buffers": "16MB",
         "max_wal_size": "2GB",

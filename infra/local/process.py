@@ -120,7 +120,7 @@ class Process:
         self.send(number)
         if not self.wait_gone(seconds):
             self.send(signal.SIGKILL)
-            self.wait_gone(10)
+            self.wait_gone(60)
         self.forget()
 
     def forget(self):

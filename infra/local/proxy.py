@@ -40,7 +40,7 @@ class Proxies:
     def stop(self):
         if self._process:
             self._process.stdin.close()
-            self._process.wait(10)
+            self._process.wait(60)
             self._process.stdout.close()
 
 

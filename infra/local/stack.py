@@ -24,12 +24,12 @@ _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
 
 
 @contextmanager
-def own_stack(root, kind, open_parts=False):
+def own_stack(root, kind, open_parts=False, synced=True):
     """A stack on free ports in a temporary folder, not started; stopped and deleted at the end."""
     state = Path(tempfile.mkdtemp(prefix=f"escapement-{kind}-"))
     # The unprivileged account that Postgres runs as under root must be able to pass.
     state.chmod(0o755)
-    stack = Stack(root, Ports.free(), state, open_parts)
+    stack = Stack(root, Ports.free(), state, open_parts, synced)
     try:
         yield stack
     finally:
@@ -42,9 +42,10 @@ class Stack:
     """Parts and services over one state folder.
 
     `state` defaults to `ESC_LOCAL`, or else to `.local` of the checkout. `open_parts` gives parts without passwords, for tests on loopback.
+    Parts that are not `synced` lose data if the machine stops, not if only their process does: for tests, so that a busy disk does not hold them up.
     """
 
-    def __init__(self, root, ports=None, state=None, open_parts=False):
+    def __init__(self, root, ports=None, state=None, open_parts=False, synced=True):
         self.root = Path(root)
         self.ports = ports or Ports.from_env()
         self.state = Path(state or os.environ.get("ESC_LOCAL") or self.root / ".local")
@@ -54,6 +55,7 @@ class Stack:
         self.settings = {}
         # Settings of Postgres, over those that a local cluster has.
         self.postgres_settings = {}
+        self.synced = synced
         self._open_parts = open_parts
         self.parts = [server(self) for server in (Postgres, Nats, Valkey)]
         self.services = {name: Service(name, self.ports[name], self.state) for name in START_ORDER}
@@ -174,9 +176,9 @@ class Stack:
         """SIGKILL, with no chance to tidy up."""
         service = self.services[name]
         service.process.send(signal.SIGKILL)
-        service.process.wait_gone(10)
+        service.process.wait_gone(60)
         # The first thread of a killed process may be gone while others still hold its sockets.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not is_free(service.port) and time.monotonic() < deadline:
             time.sleep(0.01)
 

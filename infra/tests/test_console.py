@@ -29,7 +29,7 @@ name: console.send
 description: Sends a word to the outside for good.
 effect: destructive
 idempotent: true
-timeout: 10s
+timeout: 60s
 input:
   type: object
   required: [word]
@@ -139,7 +139,7 @@ class Console(unittest.TestCase):
             raise unittest.SkipTest(str(problem))
         from playwright.sync_api import expect, sync_playwright
 
-        expect.set_options(timeout=20_000)
+        expect.set_options(timeout=60_000)
         cls.expect = staticmethod(expect)
         cls.outside = Outside()
         cls.addClassCleanup(cls.outside.server.shutdown)
@@ -179,7 +179,7 @@ class Console(unittest.TestCase):
         self.troubles = []
         self.context = self.browser.new_context()
         self.addCleanup(self.context.close)
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(60_000)
 
     def page(self):
         """A page of a person who has signed in."""
@@ -281,9 +281,9 @@ class Console(unittest.TestCase):
         signature = hmac.new(_HOOK_SECRET.encode(), body, hashlib.sha256).hexdigest()
         headers = {"Content-Type": "application/json", "X-Event": "order", "X-Signature": signature}
         url = f"{self.stack.env()['ESC_URL']}/v1/hooks/orders"
-        with urlopen(Request(url, data=body, headers=headers), timeout=30) as answer:
+        with urlopen(Request(url, data=body, headers=headers), timeout=60) as answer:
             self.assertEqual(answer.status, 202)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (runs := self.api.runs("keeper")):
             self.assertLess(time.monotonic(), deadline, "the webhook began no run")
             time.sleep(0.05)
@@ -321,10 +321,10 @@ class Console(unittest.TestCase):
         self.stack.restart("ingress")
         self.api.post(f"/v1/runs/{run}/messages", {"text": "three"})
         for page in (first, second):
-            self.expect(page.locator("li.entry", has_text="three").first).to_be_visible(timeout=40_000)
+            self.expect(page.locator("li.entry", has_text="three").first).to_be_visible(timeout=120_000)
         last = self.logged(run)[-1]
         for page in (first, second):
-            self.expect(page.locator(f"#e{last}")).to_be_attached(timeout=40_000)
+            self.expect(page.locator(f"#e{last}")).to_be_attached(timeout=120_000)
             seqs = self.seqs(page)
             self.assertEqual(seqs, self.logged(run)[: len(seqs)])
 
@@ -384,7 +384,7 @@ class Console(unittest.TestCase):
     def test_a_dead_letter_is_read_and_published_again(self):
         subject = "in.default.shop.order"
         user, password = "publisher", self.stack.credentials.nats["publisher"]
-        nats_client.request(self.stack.ports["nats"], user, password, subject, "no event")
+        nats_client.request(self.stack.ports["nats"], user, password, subject, "no event", seconds=60)
         page = self.page()
         page.get_by_role("link", name="Health").click()
         letters = page.get_by_role("region", name="Dead letters")

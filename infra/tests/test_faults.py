@@ -62,7 +62,7 @@ class CutConnections(unittest.TestCase):
                 pass
 
     def connect(self):
-        connection = socket.create_connection(("127.0.0.1", self.proxies.ports["echo"]), timeout=5)
+        connection = socket.create_connection(("127.0.0.1", self.proxies.ports["echo"]), timeout=60)
         self.addCleanup(connection.close)
         self.assertEqual(self.ask(connection, b"hello"), b"hello")
         return connection
@@ -102,7 +102,7 @@ class CutConnections(unittest.TestCase):
         # Closing alone would leave it to the thread that waits in `accept`.
         self.server.shutdown(socket.SHUT_RDWR)
         self.server.close()
-        with socket.create_connection(("127.0.0.1", self.proxies.ports["echo"]), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", self.proxies.ports["echo"]), timeout=60) as connection:
             self.assertEqual(self.ask(connection, b"hello"), b"")
 
 
@@ -115,7 +115,7 @@ class UnderFaults(unittest.TestCase):
             length, seed = "0.5", "1"
         words = [sys.executable, str(ROOT / "loadtest" / "faults"), "--minutes", length, "--seed", seed]
         env = {"ESC_PROFILE": "dev", **os.environ}
-        done = subprocess.run(words + ["--drivers", "16", "--json"], env=env, capture_output=True, text=True)
+        done = subprocess.run(words + ["--drivers", "16", "--settle", "400", "--json"], env=env, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, f"seed {seed}:\n{done.stdout[-20000:]}\n{done.stderr[-4000:]}")
         figures = json.loads(done.stdout.splitlines()[-1])
         self.assertGreater(figures["ended"], 10, figures)

@@ -2,13 +2,14 @@
 
 import json
 import os
-import socket
 import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
 from local import mcp
+from local.settings import Ports
+
 from .rust import built, needs_parts, passes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,26 +39,23 @@ class ReferenceServers(unittest.TestCase):
             folder = Path(folder).resolve()
             subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
             (folder / "hello.txt").write_text("hello from a file")
-            port = free_port()
+            # What may fetch for minutes comes first: meanwhile somebody else could be given the port.
+            words, stdio = kit().everything_http(), kit().servers(folder)
+            port = Ports.free()["ingress"]
             http = subprocess.Popen(
-                kit().everything_http(),
+                words,
                 env={"PORT": str(port), "PATH": os.environ["PATH"]},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
             try:
-                servers = {"folder": str(folder), "http": f"http://127.0.0.1:{port}/mcp", "stdio": kit().servers(folder)}
+                servers = {"folder": str(folder), "http": f"http://127.0.0.1:{port}/mcp", "stdio": stdio}
                 test = "mcp_servers::the_reference_servers_work"
                 passes(self, "tool-executor", test, ESC_TEST_MCP_SERVERS=json.dumps(servers))
             finally:
                 http.kill()
                 http.wait()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 if __name__ == "__main__":

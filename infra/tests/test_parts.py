@@ -11,6 +11,7 @@ from local.problem import Problem
 from local.settings import OWNER, SERVICES, Ports
 from local.stack import Stack
 
+from .own import in_time
 from .wire import NatsClient, redis_says
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,11 @@ class RealParts(unittest.TestCase):
         self.assertEqual(before, [part.process.pid for part in self.stack.parts])
 
     def test_a_later_command_sees_how_they_are(self):
-        rows = {row[0]: row for row in Stack(ROOT, self.stack.ports, self.stack.state).status()}
+        def status():
+            return {row[0]: row for row in Stack(ROOT, self.stack.ports, self.stack.state).status()}
+
+        # One look waits for a second only.
+        rows = in_time(status, lambda rows: all(rows[part.name][3] == "yes" for part in self.stack.parts))
         for part in self.stack.parts:
             where, pid = f"127.0.0.1:{part.port}", str(part.process.pid)
             self.assertEqual(rows[part.name][1:4], (where, pid, "yes"))

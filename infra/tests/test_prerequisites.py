@@ -1,6 +1,7 @@
 """What is missing on a machine is said in one sentence each."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from local import parts, prerequisites
 from local.problem import Problem
 
 INFRA = Path(__file__).resolve().parents[1]
+ROOT = INFRA.parent
 Disk = namedtuple("Disk", "total used free")
 
 
@@ -56,6 +58,16 @@ class Prerequisites(unittest.TestCase):
         code = f"import sys; sys.version_info = (3, 8); sys.path.insert(0, {str(INFRA)!r}); import local"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         self.assertEqual(done.stderr.strip(), "Python 3.9 or newer is needed and this is 3.8: install a newer python3.")
+
+
+class Profiles(unittest.TestCase):
+    def test_each_package_that_is_built_in_its_own_way_is_there(self):
+        """Cargo warns of one that is not, and goes on."""
+        section = re.search(r"^\[profile\.dev\.package\]\n(.*?)(?=^\[|\Z)", (ROOT / "Cargo.toml").read_text(), re.M | re.S)[1]
+        named = set(re.findall(r"^([\w-]+) *=", section, re.M))
+        locked = set(re.findall(r'^name = "([^"]+)"$', (ROOT / "Cargo.lock").read_text(), re.M))
+        self.assertGreater(len(named), 10)
+        self.assertEqual(named - locked, set())
 
 
 class PartsWithoutPip(unittest.TestCase):

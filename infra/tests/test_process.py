@@ -26,7 +26,7 @@ class BackgroundProcess(unittest.TestCase):
 
     def test_it_runs_until_stopped(self):
         self.start("import time; print('here', flush=True); time.sleep(60)")
-        self.process.wait_ready(lambda: "here" in self.process.tail(), 10)
+        self.process.wait_ready(lambda: "here" in self.process.tail(), 60)
         pid = self.process.pid
         self.process.stop()
         self.assertIsNone(identity(pid))
@@ -35,13 +35,13 @@ class BackgroundProcess(unittest.TestCase):
 
     def test_how_it_ended_is_known(self):
         self.start("raise SystemExit(3)")
-        self.assertTrue(self.process.wait_gone(10))
+        self.assertTrue(self.process.wait_gone(60))
         self.assertEqual(self.process.exit_code, 3)
         self.process.forget()
         self.start("import time; time.sleep(60)")
         self.assertIsNone(self.process.exit_code)
         self.process.send(signal.SIGKILL)
-        self.assertTrue(self.process.wait_gone(10))
+        self.assertTrue(self.process.wait_gone(60))
         self.assertEqual(self.process.exit_code, -signal.SIGKILL)
 
     def test_another_command_finds_it_by_its_record(self):
@@ -68,7 +68,7 @@ class BackgroundProcess(unittest.TestCase):
 
     def test_one_that_ignores_the_request_is_killed(self):
         self.start("import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)")
-        self.process.wait_ready(lambda: "deaf" in self.process.tail(), 10)
+        self.process.wait_ready(lambda: "deaf" in self.process.tail(), 60)
         pid = self.process.pid
         self.process.stop(seconds=0.1)
         self.assertIsNone(identity(pid))
@@ -76,22 +76,22 @@ class BackgroundProcess(unittest.TestCase):
     @unittest.skipUnless(os.path.exists("/proc/self/stat"), "sessions are looked up in /proc")
     def test_what_a_dead_one_left_behind_is_ended(self):
         self.start("import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True)")
-        self.process.wait_gone(10)
+        self.assertTrue(self.process.wait_gone(60))
         child = int(self.process.tail())
         left = Process("left", self.state)
         left.record.write_text(json.dumps({"pid": child, "identity": identity(child)}))
         self.assertEqual(left.pid, child)
         self.process.stop()
-        self.assertTrue(left.wait_gone(10))
+        self.assertTrue(left.wait_gone(60))
 
     def test_death_while_starting_shows_the_log(self):
         self.start("raise SystemExit('no such table')")
         with self.assertRaisesRegex(Problem, "thing ended while starting(.|\n)*no such table"):
-            self.process.wait_ready(lambda: False, 10)
+            self.process.wait_ready(lambda: False, 60)
 
     def test_being_late_shows_the_log(self):
         self.start("import time; print('still at it', flush=True); time.sleep(60)")
-        self.process.wait_ready(lambda: "still" in self.process.tail(), 10)
+        self.process.wait_ready(lambda: "still" in self.process.tail(), 60)
         with self.assertRaisesRegex(Problem, "isn't ready after 0.1 s(.|\n)*still at it"):
             self.process.wait_ready(lambda: False, 0.1)
 

@@ -14,6 +14,8 @@ from local.problem import Problem
 from local.settings import SERVICES, Ports
 from local.stack import Stack
 
+from .own import in_time
+
 _STAND_IN = """#!{python}
 import json, os, signal, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,11 +79,18 @@ class Services(unittest.TestCase):
         self.stack.start_services()
         self.stack.kill("planner")
         os.utime(self.stack.program("observer"))
-        rows = {row[0]: row for row in Stack(self.root, self.stack.ports).status()}
-        self.assertEqual(rows["planner"][2:], ("-", "no", "-"))
-        self.assertEqual(rows["ingress"][3:], ("yes", "0.1.0"))
-        self.assertEqual(rows["observer"][3:], ("yes", "0.1.0 (an older build)"))
-        self.assertEqual(rows["nats"][3], "no")
+        wanted = {
+            "planner": ("-", "no", "-"),
+            "ingress": (str(self.pids()["ingress"]), "yes", "0.1.0"),
+            "observer": (str(self.pids()["observer"]), "yes", "0.1.0 (an older build)"),
+            "nats": ("-", "no", "-"),
+        }
+
+        def status():
+            return {row[0]: row[2:] for row in Stack(self.root, self.stack.ports).status() if row[0] in wanted}
+
+        # One look waits for two seconds only.
+        self.assertEqual(in_time(status, wanted.__eq__), wanted)
 
     def test_only_the_dead_and_the_rebuilt_are_started_again(self):
         self.stack.start_services()
@@ -99,7 +108,7 @@ class Services(unittest.TestCase):
         after = self.pids()
         self.assertFalse(set(before.values()) & set(after.values()))
         self.stack.restart("planner")
-        self.assertIn('"blue"', health.get(self.stack.ports["planner"], "/healthz")[1])
+        self.assertIn('"blue"', health.get(self.stack.ports["planner"], "/healthz", seconds=60)[1])
 
     def test_a_changed_tool_or_key_restarts_who_reads_it_at_its_start(self):
         tools = self.root / "infra" / "agents" / "tools"
@@ -116,7 +125,7 @@ class Services(unittest.TestCase):
 
     def test_a_second_instance_is_known_to_later_commands(self):
         second = self.stack.spawn("planner", instance=2, env={"ESC_COLOUR": "red"})
-        self.assertIn('"red"', health.get(second.port, "/healthz")[1])
+        self.assertIn('"red"', health.get(second.port, "/healthz", seconds=60)[1])
         later = Stack(self.root, self.stack.ports)
         self.assertEqual(later.services["planner-2"].process.pid, second.process.pid)
         self.assertEqual(later.services["planner-2"].port, second.port)

@@ -145,7 +145,7 @@ class Tls(unittest.TestCase):
         self.addCleanup(service.wait)
         self.addCleanup(service.terminate)
         self._until(lambda: _get(port, "/readyz") is not None, service, log)
-        self.assertEqual(self.esc("health", f"https://localhost:{port}", SSL_CERT_FILE=AUTHORITY).returncode, 0)
+        self._until(lambda: self.esc("health", f"https://localhost:{port}", SSL_CERT_FILE=AUTHORITY).returncode == 0, service, log)
         self.assertNotEqual(self.esc("health", f"https://localhost:{port}", SSL_CERT_FILE=STRANGER).returncode, 0)
         self.assertNotEqual(self.esc("health", f"http://localhost:{port}").returncode, 0)
         # What comes from outside is read over a connection of ingress's own, which is safe as well.

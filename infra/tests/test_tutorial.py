@@ -47,7 +47,7 @@ class Typed(unittest.TestCase):
         env = {**os.environ, **_ports(), "ESC_LOCAL": str(home), "ESC_BUILD_TESTS": "1"}
         # The programs as the tests before this have built them.
         env["ESC_PROFILE"] = "dev"
-        played = subprocess.run(["bash", "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
+        played = subprocess.run(["bash", "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
         said = played.stdout + played.stderr
         self.assertEqual(played.returncode, 0, said[-4000:])
         return said

@@ -9,7 +9,7 @@ class NatsClient:
     """One connection as one user."""
 
     def __init__(self, port, user=None, password=None):
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._lines = self._socket.makefile("rb")
         self._lines.readline()
         self._inbox = 0
@@ -80,7 +80,7 @@ class NatsClient:
 
 def redis_says(port, *commands):
     """The first line of the answer to each inline command."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection, connection.makefile("rb") as lines:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection, connection.makefile("rb") as lines:
         answers = []
         for words in commands:
             connection.sendall(words.encode() + b"\r\n")

@@ -35,9 +35,12 @@ pub const NO_QUERY: Query<'static> = &[];
 pub fn client(url: &Url) -> Result<Client, CliError> {
     let builder = Client::builder().connect_timeout(CONNECT).read_timeout(SILENCE);
     // A proxy for the internet never leads to this machine.
-    let local = url.host_str().is_some_and(|host| matches!(host, "127.0.0.1" | "localhost" | "[::1]"));
-    let builder = if local { builder.no_proxy() } else { builder };
+    let builder = if is_local(url) { builder.no_proxy() } else { builder };
     builder.build().map_err(|error| CliError::failed(format!("can't make an HTTP client: {}", root(&error))))
+}
+
+fn is_local(url: &Url) -> bool {
+    url.host_str().is_some_and(|host| matches!(host, "127.0.0.1" | "localhost" | "[::1]"))
 }
 
 impl Api {
@@ -53,6 +56,11 @@ impl Api {
     /// Where it is.
     pub fn base(&self) -> &Url {
         &self.base
+    }
+
+    /// Its client, if that is good for this address as well: to make one takes its time, as it reads the system's certificates.
+    pub fn client_for(&self, url: &Url) -> Option<&Client> {
+        (is_local(url) == is_local(&self.base)).then_some(&self.http)
     }
 
     /// Asks.

@@ -35,7 +35,11 @@ const LINES = {
     output: d.call?.kind === "activity" ? d.call.call_id : undefined }),
   "tool.denied": (d) => ({ icon: "✕", kind: "bad", title: "denied", text: d.reason || text(d.block) || words(d.code) }),
   "tool.started": (d) => ({ icon: "▶", kind: "tool", title: "started", text: d.attempt > 1 ? `attempt ${d.attempt}` : "", quiet: true }),
-  "tool.progressed": (d) => ({ icon: "·", kind: "tool", title: "progress", text: text(d.block) || words(d.status), quiet: true }),
+  "tool.progressed": (d) => ({
+    icon: d.asks ? "?" : d.attempt ? "↻" : "…", kind: d.attempt ? "bad" : "tool",
+    title: d.asks ? "asks for something" : d.attempt ? `${d.attempt.dry_run ? "dry run" : "attempt"} ${d.attempt.number} failed (${words(d.attempt.code)})` : d.put_off ? `waits: ${words(d.reason || "later")}` : "goes on elsewhere",
+    text: d.attempt?.said, block: d.asks, facts: [d.put_off && `put off until ${new Date(d.put_off).toLocaleTimeString()}`], quiet: !d.asks && !d.attempt && !d.put_off,
+  }),
   "tool.completed": (d) => ({ icon: "✓", kind: "good", title: "done", block: d.result?.block, facts: [ms(d.result?.duration_ms)] }),
   "tool.failed": (d) => ({ icon: "✕", kind: "bad", title: `failed: ${words(d.failure?.code)}`, block: d.failure?.block, facts: [ms(d.failure?.duration_ms)] }),
   "tool.cancelled": () => ({ icon: "■", kind: "idle", title: "call cancelled" }),

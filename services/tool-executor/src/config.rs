@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use service::Common;
 
 use crate::confine::Confine;
+use crate::perform::BEGIN_WITHIN;
 
 /// Configuration of the tool-executor. Its folders `workspaces`, `agents_dir` and `policies_dir` are among the common keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +81,10 @@ pub struct Config {
     pub breaker_most_ms: u64,
     /// Seconds for which the outcome of a call in doubt is asked for; after that it counts as unknown.
     pub doubt_seconds: u64,
+    /// How long after its start was asked for an effect with a read-back may still begin. No setting: it goes with when the
+    /// kernel believes a read-back that finds nothing. Tests give slow machines more.
+    #[serde(skip)]
+    pub begin_within: Duration,
 }
 
 impl Config {
@@ -140,6 +145,7 @@ impl Default for Config {
             breaker_first_ms: 2000,
             breaker_most_ms: 120_000,
             doubt_seconds: 900,
+            begin_within: BEGIN_WITHIN,
         }
     }
 }

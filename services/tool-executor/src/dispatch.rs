@@ -56,6 +56,8 @@ pub(crate) struct Dispatcher {
     pub pace: Pace,
     /// How long a call in doubt is asked about.
     pub doubt: Duration,
+    /// How long after its start was asked for an effect with a read-back may still begin.
+    pub begin_within: Duration,
     /// Calls that go on as tasks of MCP servers.
     pub following: Following,
     /// Calls that something is in the way of.
@@ -255,7 +257,7 @@ impl Dispatcher {
         }
         evidence::show(&self.engine, &task.state, &task.call, &mut approval.shown).await?;
         if let Some(rehearsal) = &rehearsal {
-            match self.rehearse(task, rehearsal, None).await? {
+            match Box::pin(self.rehearse(task, rehearsal, None)).await? {
                 Ok(shown) => approval.shown.evidence.push(shown),
                 Err(next) => return Ok(next),
             }
@@ -274,8 +276,11 @@ impl Dispatcher {
         match self.engine.submit_on(&task.state, command, task.key(&step), task.cause()).await {
             Ok(committed) => Ok(Ok(committed.state)),
             Err(SubmitError::Rejected(Rejection::GrantMismatch(_))) => {
+                // A dry run before this has moved the log on.
+                let Some(state) = self.engine.load(task.state.run_id).await? else { return Ok(Err(Next::ACK)) };
+                let Some(call) = state.calls.get(&task.id()).cloned() else { return Ok(Err(Next::ACK)) };
                 let question = Question { approval: ready.approval.clone(), rehearsal: ready.rehearsal.clone() };
-                Ok(Err(self.ask(task, question).await?))
+                Ok(Err(self.ask(&task.after(state, call), question).await?))
             }
             // A frozen one waits as it stands: it is rung for again, until it may.
             Err(SubmitError::Rejected(rejection)) => {

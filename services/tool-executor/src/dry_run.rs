@@ -42,12 +42,19 @@ pub(crate) struct Rehearsal {
     allow: Allow,
 }
 
-/// It can't be tried out now: the call has to wait for longer than it is held.
-struct Later {
-    wait: Duration,
-    reason: &'static str,
-    /// What failed, if anything was tried: it is one of the call's attempts, so that it does not go on for ever.
-    attempt: Option<Attempt>,
+/// What came of trying a call out.
+enum Tried {
+    Passed(Content),
+    Failed(ToolError),
+    /// The call goes no further here: it has gone another way meanwhile, or is frozen.
+    Moot,
+    /// It can't be tried out now: the call has to wait for longer than it is held.
+    Later {
+        wait: Duration,
+        reason: &'static str,
+        /// What failed and is not in the log yet.
+        attempt: Option<Attempt>,
+    },
 }
 
 impl Pipeline {
@@ -177,7 +184,7 @@ impl Dispatcher {
     ) -> Result<Option<Next>, SubmitError> {
         // One that has started may have happened already, and what is to be tried out would find that.
         let Some(rehearsal) = ready.rehearsal.as_ref().filter(|_| !task.call.is_started()) else { return Ok(None) };
-        let shown = match self.rehearse(task, rehearsal, admitted.then_some(ready)).await? {
+        let shown = match Box::pin(self.rehearse(task, rehearsal, admitted.then_some(ready))).await? {
             Ok(shown) => shown,
             Err(next) => return Ok(Some(next)),
         };
@@ -201,7 +208,9 @@ impl Dispatcher {
             missing: None,
             counts: SignalCounts::default(),
         };
-        let (key, command) = (task.key("dry_run"), Command::Observe(observation));
+        // Once for what was agreed to, however often its start is refused.
+        let agreed = task.call.approval_id.map(|id| id.to_string()).unwrap_or_default();
+        let (key, command) = (task.key(&format!("dry_run/{agreed}")), Command::Observe(observation));
         match self.engine.submit_on(&task.state, command, key, task.cause()).await {
             // A rejection means that the call has gone another way meanwhile: its start will be refused as well.
             Ok(_) | Err(SubmitError::Rejected(_)) => Ok(None),
@@ -217,21 +226,15 @@ impl Dispatcher {
         rehearsal: &Rehearsal,
         admitted: Option<&Ready>,
     ) -> Result<Result<Block, Next>, SubmitError> {
-        let Rehearsal { tool, .. } = rehearsal;
-        if tool.spec.effect != Effect::Read
-            && let Some(scope) = self.kill_switch.holds(&task.state, &tool.spec.name).await?
-        {
-            // It is rung for again, until it may.
-            tracing::info!(call = %task.id(), scope, "a call is not tried out: frozen");
-            return Ok(Err(Next::ACK));
-        }
         let name = name(task);
         let origin = Origin { tool: &name, ..task.origin() };
         let began = Instant::now();
-        let outcome = match self.try_out(task, rehearsal, admitted).await {
-            Ok(outcome) => outcome,
+        let outcome = match self.try_out(task, rehearsal, admitted).await? {
+            Tried::Passed(content) => Ok(content),
+            Tried::Failed(error) => Err(error),
+            Tried::Moot => return Ok(Err(Next::ACK)),
             // Of a run that is ending there is no later.
-            Err(Later { wait, reason, attempt }) => {
+            Tried::Later { wait, reason, attempt } => {
                 return Ok(Err(self.put_off(task, wait, reason, attempt).await?.unwrap_or(Next::ACK)));
             }
         };
@@ -252,13 +255,14 @@ impl Dispatcher {
         }
     }
 
-    /// Attempts, as many as the tool's file allows: as long as the pauses between them are short, or again later.
+    /// Attempts, until as many have failed as the file of the tool that tries it out allows: as long as the pauses between them
+    /// are short, or again later. Like those of the call, each that is followed by another is in the log.
     async fn try_out(
         &self,
         task: &Task,
         rehearsal: &Rehearsal,
         admitted: Option<&Ready>,
-    ) -> Result<Result<Content, ToolError>, Later> {
+    ) -> Result<Tried, SubmitError> {
         let Rehearsal { tool, means, arguments, allow } = rehearsal;
         let target = limits::target_of(means, arguments);
         let name = name(task);
@@ -268,46 +272,64 @@ impl Dispatcher {
         let timeout = tool.spec.timeout.std();
         let invocation = Invocation { idempotency_key: &key, timeout, ..task.invocation(arguments, allow) };
         let policy = tool.spec.retry.unwrap_or_default();
-        let before = task.call.failed_attempts;
-        let attempt = |error: &ToolError, began: Timestamp, took: Duration| {
+        let failure = |before: u32, error: &ToolError, began: Timestamp, took: Duration| {
             let said = self.results.fail(Origin { tool: &name, ..task.origin() }, error, took).block.text;
-            perform::failed(before, target.as_deref(), (error, &format!("dry run: {said}")), (began, took))
+            let failed = perform::failed(before, target.as_deref(), (error, &said), (began, took));
+            Attempt { dry_run: true, ..failed }
         };
-        let (mut failed, mut last) = (before, None);
+        let before = task.call.failed_dry_runs;
+        let mut failed = before;
         loop {
             if let Some(asking) = asking
                 && let Err(Wait { wait, reason, words }) = self.admitted(asking).await
             {
                 // A target that is left alone is an attempt that need not be made.
-                if last.is_none() && reason == "circuit_open" {
-                    let error = ToolError::transient(reason, words, Happened::No);
-                    if failed + 1 >= policy.attempts {
-                        return Ok(Err(error));
-                    }
-                    last = Some(attempt(&error, Timestamp::now(), Duration::ZERO));
-                }
-                return Err(Later { wait, reason, attempt: last });
+                let spared = (failed == before && reason == "circuit_open")
+                    .then(|| ToolError::transient(reason, words, Happened::No));
+                let attempt = spared.as_ref().map(|error| failure(failed, error, Timestamp::now(), Duration::ZERO));
+                return Ok(match spared.filter(|_| failed + 1 >= policy.attempts) {
+                    Some(error) => Tried::Failed(error),
+                    None => Tried::Later { wait, reason, attempt },
+                });
+            }
+            if self.is_frozen(task, rehearsal).await? {
+                return Ok(Tried::Moot);
             }
             let (began, clock) = (Timestamp::now(), Instant::now());
             let outcome = self.once(tool, means, invocation).await;
             self.limits.tell(target.as_deref(), outcome.as_ref().err()).await;
             let error = match outcome {
-                Ok(content) => return Ok(Ok(content)),
+                Ok(content) => return Ok(Tried::Passed(content)),
                 Err(error) => error,
             };
-            failed += 1;
             // What asks for more patience than the tool's file has is told, as of the call itself.
             let most = policy.most.std();
-            let asked = error.again.filter(|asked| failed < policy.attempts && *asked <= most);
-            let Some(asked) = asked else { return Ok(Err(error)) };
+            let asked = error.again.filter(|asked| failed + 1 < policy.attempts && *asked <= most);
+            let Some(asked) = asked else { return Ok(Tried::Failed(error)) };
+            let attempt = failure(failed, &error, began, clock.elapsed());
+            failed += 1;
             let wait = bus::retry::full_jitter(policy.first.std(), most, failed).max(asked);
-            let attempt = attempt(&error, began, clock.elapsed());
             if wait > SOON {
-                return Err(Later { wait, reason: "retry", attempt: Some(attempt) });
+                return Ok(Tried::Later { wait, reason: "retry", attempt: Some(attempt) });
+            }
+            if !self.record_attempt(task, attempt).await? {
+                return Ok(Tried::Moot);
             }
             tokio::time::sleep(wait).await;
-            last = Some(attempt);
         }
+    }
+
+    /// Whether the kill switch holds the tool itself, which is used with other arguments.
+    async fn is_frozen(&self, task: &Task, Rehearsal { tool, .. }: &Rehearsal) -> Result<bool, SubmitError> {
+        if tool.spec.effect == Effect::Read {
+            return Ok(false);
+        }
+        let scope = self.kill_switch.holds(&task.state, &tool.spec.name).await?;
+        if let Some(scope) = &scope {
+            // It is rung for again, until it may.
+            tracing::info!(call = %task.id(), scope, "a call is not tried out: frozen");
+        }
+        Ok(scope.is_some())
     }
 
     async fn once(&self, tool: &Tool, means: &Means, invocation: Invocation<'_>) -> Result<Content, ToolError> {

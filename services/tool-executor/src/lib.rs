@@ -293,6 +293,7 @@ fn dispatcher(
         lease: config.lease(),
         pace: config.pace(),
         doubt: Duration::from_secs(config.doubt_seconds),
+        begin_within: config.begin_within,
         following,
         parked: Default::default(),
         claims: Default::default(),

@@ -30,7 +30,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(3);
 pub(crate) const OVERTIME: Duration = Duration::from_secs(1);
 /// How long after its start was asked for an effect may still begin. A probe that finds nothing is believed a few seconds
 /// after the call's time-out, so an effect that begins later than this could come after somebody has done it again.
-const BEGIN_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const BEGIN_WITHIN: Duration = Duration::from_secs(2);
 /// How long the request may take that starts something which goes on elsewhere.
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// What is kept of the words of an attempt that is followed by another.
@@ -106,7 +106,7 @@ impl Dispatcher {
             }
             let Some(call) = state.calls.get(&task.id()).cloned() else { return Ok(Next::ACK) };
             started = task.after(state, call);
-            if ready.tool.probe.is_some() && asked.elapsed() > BEGIN_WITHIN {
+            if ready.tool.probe.is_some() && asked.elapsed() > self.begin_within {
                 return self.doubt(&started, "its start was recorded too late to go on").await;
             }
             fail::fail_point!("executor.before_effect");
@@ -196,6 +196,19 @@ impl Dispatcher {
         }
     }
 
+    /// Records a failed attempt that is followed by another one at once. Says whether the call is still open to one.
+    pub(crate) async fn record_attempt(&self, task: &Task, attempt: Attempt) -> Result<bool, SubmitError> {
+        let key = task.key(&format!("attempt/{}", attempt.began.as_microsecond()));
+        let progress = ProgressCall { attempt: Some(attempt), ..ProgressCall::of(task.id()) };
+        let command = Command::ProgressCall(Box::new(progress));
+        match self.engine.submit_on(&task.state, command, key, task.cause()).await {
+            Ok(_) => Ok(true),
+            // It has gone another way meanwhile: its end will be refused as well.
+            Err(SubmitError::Rejected(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Lets go of a call until later. None if the run is ending: then there is no later.
     pub(crate) async fn put_off(
         &self,
@@ -210,6 +223,7 @@ impl Dispatcher {
         let progress = ProgressCall {
             attempt,
             put_off: Some(until),
+            starts: task.call.attempts,
             reason: Some(reason.to_owned()),
             ..ProgressCall::of(call_id)
         };
@@ -277,7 +291,8 @@ impl Attempts<'_> {
             if let Some(reason) = reason {
                 return Ok(Attempted::PutOff { wait, reason, attempt, error });
             }
-            self.record(attempt).await?;
+            self.dispatcher.record_attempt(self.task, attempt).await?;
+            self.failed += 1;
         }
     }
 
@@ -327,20 +342,6 @@ impl Attempts<'_> {
         let said = self.dispatcher.results.fail(self.task.origin(), error, took).block.text;
         failed(self.failed, self.target.as_deref(), (error, &said), (began, took))
     }
-
-    async fn record(&mut self, attempt: Attempt) -> Result<(), SubmitError> {
-        let task = self.task;
-        let key = task.key(&format!("attempt/{}", attempt.number));
-        let progress = ProgressCall { attempt: Some(attempt), ..ProgressCall::of(task.id()) };
-        self.failed += 1;
-        let submitted =
-            self.dispatcher.engine.submit_on(&task.state, Command::ProgressCall(Box::new(progress)), key, task.cause());
-        match submitted.await {
-            // A rejection means that the call has gone another way meanwhile: its end will be refused as well.
-            Ok(_) | Err(SubmitError::Rejected(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 /// An attempt that failed after `before` others, with what may be shown of its error.
@@ -358,6 +359,7 @@ pub(crate) fn failed(
         code: error.code.to_owned(),
         said: excerpt(said, SAID),
         target: target.map(str::to_owned),
+        dry_run: false,
     }
 }
 

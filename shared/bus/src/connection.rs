@@ -18,10 +18,6 @@ use crate::topology::Topology;
 
 /// Publishes that may await their acknowledgement at once, over the whole connection.
 const MAX_UNACKNOWLEDGED: usize = 8192;
-/// How long a request to the server's own API may take.
-const API_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to wait for what was written to leave the process.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Messages of one subscription that may wait to be read, beyond which the client drops.
 const SUBSCRIPTION_CAPACITY: usize = 64 * 1024;
 
@@ -40,6 +36,9 @@ pub struct BusOptions {
     pub inbox_prefix: Option<String>,
     /// How long to go on trying to connect for the first time. Once connected, reconnecting never ends.
     pub connect_within: Duration,
+    /// How long the server may take to answer a request to its API or to take a message, and what was written to leave
+    /// the process.
+    pub patience: Duration,
     /// What should exist on the server; used to re-create what is found missing. [`Bus::reconcile`] replaces it.
     pub topology: Topology,
 }
@@ -53,6 +52,7 @@ impl BusOptions {
             client_name: client_name.into(),
             inbox_prefix: None,
             connect_within: Duration::from_secs(60),
+            patience: Duration::from_secs(5),
             topology: Topology::default(),
         }
     }
@@ -67,6 +67,7 @@ impl fmt::Debug for BusOptions {
             .field("client_name", &self.client_name)
             .field("inbox_prefix", &self.inbox_prefix)
             .field("connect_within", &self.connect_within)
+            .field("patience", &self.patience)
             .finish_non_exhaustive()
     }
 }
@@ -92,6 +93,7 @@ struct Inner {
     client: async_nats::Client,
     jetstream: jetstream::Context,
     namespace: Namespace,
+    patience: Duration,
     address: Address,
     topology: RwLock<Arc<Topology>>,
     link: watch::Receiver<Link>,
@@ -119,7 +121,7 @@ impl Bus {
         let address = address(&options)?;
         let client = retry::when(policy, BusError::is_transient, || dial(&options, &address, events.clone())).await?;
         let jetstream = jetstream::context::ContextBuilder::new()
-            .timeout(API_TIMEOUT)
+            .timeout(options.patience)
             .max_ack_inflight(MAX_UNACKNOWLEDGED)
             .backpressure_on_inflight(true)
             .build(client.clone());
@@ -127,6 +129,7 @@ impl Bus {
             client,
             jetstream,
             namespace: options.namespace,
+            patience: options.patience,
             address,
             topology: RwLock::new(Arc::new(options.topology)),
             link,
@@ -168,7 +171,7 @@ impl Bus {
 
     /// Waits until everything written so far, acknowledgements too, has left this process.
     pub async fn flush(&self) -> Result<(), BusError> {
-        tokio::time::timeout(FLUSH_TIMEOUT, self.inner.client.flush())
+        tokio::time::timeout(self.inner.patience, self.inner.client.flush())
             .await
             .map_err(|elapsed| BusError::Flush { source: elapsed.into() })?
             .map_err(|error| BusError::Flush { source: error.into() })
@@ -183,7 +186,7 @@ impl Bus {
         let mut subscriber = self.inner.client.subscribe(inbox).await.map_err(|error| failed(error.into()))?;
         subscriber.drain().await.map_err(|error| failed(error.into()))?;
         let ended = async { while subscriber.next().await.is_some() {} };
-        tokio::time::timeout(FLUSH_TIMEOUT, ended).await.map_err(|elapsed| failed(elapsed.into()))
+        tokio::time::timeout(self.inner.patience, ended).await.map_err(|elapsed| failed(elapsed.into()))
     }
 
     /// Flushes, ends every subscription and closes the connection for good. Stop the consumers first.
@@ -191,7 +194,7 @@ impl Bus {
         self.flush().await?;
         self.inner.client.drain().await.map_err(|error| BusError::Drain { source: error.into() })?;
         let mut link = self.inner.link.clone();
-        let closed = tokio::time::timeout(FLUSH_TIMEOUT, link.wait_for(|link| link.closed)).await;
+        let closed = tokio::time::timeout(self.inner.patience, link.wait_for(|link| link.closed)).await;
         match closed {
             // A sender that is gone means that the client is, too.
             Ok(_) => Ok(()),
@@ -205,6 +208,11 @@ impl Bus {
 
     pub(crate) fn jetstream(&self) -> &jetstream::Context {
         &self.inner.jetstream
+    }
+
+    /// How long the server may take to answer.
+    pub(crate) fn patience(&self) -> Duration {
+        self.inner.patience
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -276,7 +284,7 @@ async fn dial(
         .name(&options.client_name)
         .require_tls(address.tls_required())
         .custom_inbox_prefix(inbox)
-        .request_timeout(Some(API_TIMEOUT))
+        .request_timeout(Some(options.patience))
         .subscription_capacity(SUBSCRIPTION_CAPACITY)
         .ping_interval(Duration::from_secs(10))
         .reconnect_delay_callback(|attempts| {

@@ -23,8 +23,9 @@ impl Bus {
     /// it: what it publishes to or consumes from is created when it is missing.
     pub async fn reconcile(&self, topology: &Topology) -> Result<(), BusError> {
         self.set_topology(topology.clone());
-        let policy = retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2))
-            .within(Duration::from_secs(20));
+        // As long as some requests may go without an answer.
+        let policy =
+            retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2)).within(self.patience() * 4);
         retry::when(policy, BusError::is_transient, || self.reconcile_once(topology)).await
     }
 

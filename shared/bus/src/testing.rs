@@ -8,10 +8,13 @@ use uuid::Uuid;
 use crate::connection::{Bus, BusOptions};
 use crate::error::BusError;
 use crate::namespace::Namespace;
+use crate::retry;
 use crate::topology::{Limits, Topology};
 
 /// Where tests find a server, unless the environment says otherwise.
 const DEFAULT_URL: &str = "nats://127.0.0.1:14222";
+/// How long the server may take to answer: tests are not about how busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The address of the server to test against: `ESC_TEST_NATS_URL`.
 pub fn url() -> String {
@@ -34,7 +37,8 @@ pub fn topology() -> Topology {
 pub fn options(namespace: Namespace) -> BusOptions {
     BusOptions {
         namespace,
-        connect_within: Duration::from_secs(10),
+        connect_within: Duration::from_secs(60),
+        patience: PATIENCE,
         topology: topology(),
         ..BusOptions::new(url(), "test")
     }
@@ -70,10 +74,12 @@ impl TestBus {
         self.bus.delete_stream(stream).await
     }
 
-    /// Removes the streams, with all that is in them.
+    /// Removes the streams, with all that is in them. What was not answered is tried again: a stream that is gone by
+    /// then was removed.
     pub async fn end(mut self) -> Result<(), BusError> {
         self.ended = true;
-        self.bus.delete_streams().await
+        let policy = retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2));
+        retry::when(policy.within(PATIENCE * 3), BusError::is_transient, || self.bus.delete_streams()).await
     }
 }
 
@@ -96,7 +102,10 @@ impl Drop for TestBus {
         let removing = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
             runtime.block_on(async {
-                let bus = Bus::connect(BusOptions { topology, ..options(namespace) }).await.ok()?;
+                // Whoever fails is not held up for long by a server that is gone.
+                let connect_within = Duration::from_secs(10);
+                let options = BusOptions { topology, connect_within, ..options(namespace) };
+                let bus = Bus::connect(options).await.ok()?;
                 bus.delete_streams().await.ok()
             })
         });

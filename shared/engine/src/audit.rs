@@ -27,14 +27,16 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::{
-    engine::connect,
-    error::{EngineError, pg, rd},
+    engine::{connect, connect_redis},
+    error::{EngineError, pg},
     pool::Pool,
     snapshot::{RedisKeys, Snapshots},
 };
 
 /// Runs that are looked at together.
 const PAGE: i64 = 100;
+/// How long a store may take to answer: nobody waits for an audit.
+const WITHIN: Duration = Duration::from_secs(30);
 /// Violations that are kept; more are counted.
 const KEPT: usize = 1000;
 
@@ -88,7 +90,7 @@ pub struct AuditViolation {
 /// # Errors
 /// When a store does not answer.
 pub async fn audit(options: &AuditOptions) -> Result<AuditReport, EngineError> {
-    let pool = connect(&options.database_url, &options.schema, 2).await?;
+    let pool = connect(&options.database_url, &options.schema, 2, WITHIN).await?;
     let mut audit = Audit {
         snapshots: snapshots(options).await?,
         pool,
@@ -387,10 +389,7 @@ fn event(row: &sqlx::postgres::PgRow) -> Result<Result<Event, (Seq, kernel::Deco
 }
 
 async fn snapshots(options: &AuditOptions) -> Result<Snapshots, EngineError> {
-    bus::settle_cryptography();
-    let client = redis::Client::open(options.redis_url.as_str())
-        .map_err(|_| EngineError::Config("ESC_REDIS_URL is not a redis:// address".to_owned()))?;
-    let redis = redis::aio::ConnectionManager::new(client).await.map_err(rd("connecting"))?;
+    let redis = connect_redis(&options.redis_url, WITHIN).await?;
     Ok(Snapshots::new(redis, RedisKeys::new(&options.namespace)))
 }
 

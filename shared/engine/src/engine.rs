@@ -64,9 +64,10 @@ impl Engine {
         let policy = bus::retry::Policy::exponential(Duration::from_millis(50), Duration::from_secs(2));
         let policy = policy.within(CONNECT_WITHIN);
         // In boxes: each is larger than all else here, and so would be whatever awaits this.
-        let to_postgres = || Box::pin(connect(&options.database_url, &options.schema, options.pool_size));
+        let (size, within) = (options.pool_size, options.postgres_within);
+        let to_postgres = || Box::pin(connect(&options.database_url, &options.schema, size, within));
         let pool = bus::retry::when(policy, is_worth_waiting, to_postgres).await?;
-        let to_redis = || Box::pin(connect_redis(&options.redis_url));
+        let to_redis = || Box::pin(connect_redis(&options.redis_url, options.redis_within));
         let redis = bus::retry::when(policy, is_worth_waiting, to_redis).await?;
         let keys = RedisKeys::new(&options.namespace);
         let loader = Loader { pool: pool.clone(), snapshots: Snapshots::new(redis.clone(), keys.clone()) };
@@ -339,7 +340,7 @@ impl Engine {
     /// Documents that agents know.
     #[must_use]
     pub fn knowledge(&self) -> crate::Knowledge {
-        crate::Knowledge::new(self.pool().clone())
+        crate::Knowledge::new(self.pool().clone(), self.inner.options.search_within)
     }
 
     /// Skills as runs opened them.
@@ -377,8 +378,8 @@ fn is_worth_waiting(error: &EngineError) -> bool {
     worth
 }
 
-/// A pool whose connections look in `schema` and plan once.
-pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<Pool, EngineError> {
+/// A pool whose connections look in `schema` and plan once, and that has one free `within` that time.
+pub(crate) async fn connect(url: &str, schema: &str, size: u32, within: Duration) -> Result<Pool, EngineError> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| EngineError::Config("ESC_DATABASE_URL is not a postgres:// address".to_owned()))?
         // Plans are made once, when tables may be young and small: one that reads a whole table would be kept as it grows.
@@ -390,14 +391,15 @@ pub(crate) async fn connect(url: &str, schema: &str, size: u32) -> Result<Pool, 
         ]);
     PgPoolOptions::new()
         .max_connections(size)
-        .acquire_timeout(Duration::from_secs(10))
+        .acquire_timeout(within)
         .connect_with(options)
         .await
         .map(Pool::new)
         .map_err(pg("connecting"))
 }
 
-pub(crate) async fn connect_redis(url: &str) -> Result<ConnectionManager, EngineError> {
+/// A connection that is made, and answers, `within` that time.
+pub(crate) async fn connect_redis(url: &str, within: Duration) -> Result<ConnectionManager, EngineError> {
     let bad = |_| EngineError::Config("ESC_REDIS_URL is not a redis:// address".to_owned());
     let info = redis::IntoConnectionInfo::into_connection_info(url).map_err(bad)?;
     // The client leaves Nagle's algorithm on by default, which stalls small pipelines.
@@ -405,7 +407,7 @@ pub(crate) async fn connect_redis(url: &str) -> Result<ConnectionManager, Engine
     bus::settle_cryptography();
     let client = redis::Client::open(info).map_err(rd("connecting"))?;
     let config = redis::aio::ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(Duration::from_secs(5)))
-        .set_response_timeout(Some(Duration::from_secs(5)));
+        .set_connection_timeout(Some(within))
+        .set_response_timeout(Some(within));
     ConnectionManager::new_with_config(client, config).await.map_err(rd("connecting"))
 }

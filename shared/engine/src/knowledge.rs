@@ -24,13 +24,13 @@ pub const MAX_CHUNKS: usize = 20_000;
 const MAX_WORDS: i64 = 40;
 /// Passages that are looked at for one word, at most: a word that more have says little.
 const MAX_HITS: i64 = 1000;
-/// How long a search may take in Postgres.
-const WITHIN: Duration = Duration::from_secs(2);
 
 /// The documents of all tenants. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Knowledge {
     pool: Pool,
+    /// How long a search may take in Postgres.
+    search_within: Duration,
 }
 
 /// What is known of a document.
@@ -117,8 +117,8 @@ macro_rules! document_columns {
 }
 
 impl Knowledge {
-    pub(crate) fn new(pool: Pool) -> Self {
-        Self { pool }
+    pub(crate) fn new(pool: Pool, search_within: Duration) -> Self {
+        Self { pool, search_within }
     }
 
     /// Adds a document, in place of the one of the same name, all of it or nothing.
@@ -238,7 +238,7 @@ impl Knowledge {
             return Ok(Vec::new());
         }
         let mut transaction = self.pool.begin().await.map_err(read())?;
-        let within = format!("{}ms", WITHIN.as_millis());
+        let within = format!("{}ms", self.search_within.as_millis());
         sqlx::query("select set_config('statement_timeout', $1, true)")
             .bind(within)
             .execute(&mut *transaction)

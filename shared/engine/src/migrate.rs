@@ -1,6 +1,6 @@
 //! Bringing a schema up to date, and giving each service's role the least that it needs.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
 use kernel::{EventData, Role};
 use sqlx::{
@@ -11,6 +11,7 @@ use sqlx::{
 use crate::{
     engine::connect,
     error::{EngineError, pg},
+    options::POSTGRES_WITHIN,
 };
 
 /// Pairs of a file's name and what is in it.
@@ -55,13 +56,18 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
 /// # Errors
 /// When Postgres refuses, or the name of the schema is not one.
 pub async fn migrate(owner_url: &str, schema: &str) -> Result<(), EngineError> {
+    migrate_within(owner_url, schema, POSTGRES_WITHIN).await
+}
+
+/// As [`migrate`], with a Postgres that may take this long to connect.
+pub(crate) async fn migrate_within(owner_url: &str, schema: &str, within: Duration) -> Result<(), EngineError> {
     let fits = !schema.is_empty()
         && schema.len() <= 63
         && schema.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
     if !fits {
         return Err(EngineError::Config(format!("ESC_SCHEMA `{schema}` is not 1 to 63 of a-z, 0-9 and `_`")));
     }
-    let pool = connect(owner_url, schema, 1).await?;
+    let pool = connect(owner_url, schema, 1, within).await?;
     let mut connection = pool.acquire().await.map_err(pg("connecting"))?;
     // Only one at a time, also of those who start together.
     run(&mut connection, "select pg_advisory_lock(7113574)".to_owned(), "locking for migration").await?;
@@ -89,7 +95,7 @@ pub struct SchemaState {
 /// When Postgres does not answer, or refuses the user.
 pub async fn schema_state(url: &str, schema: &str) -> Result<SchemaState, EngineError> {
     let read = || pg("looking at the schema");
-    let pool = connect(url, schema, 1).await?;
+    let pool = connect(url, schema, 1, POSTGRES_WITHIN).await?;
     let there: i64 = sqlx::query("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
         .fetch_one(&pool)
         .await

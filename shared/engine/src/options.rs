@@ -6,6 +6,11 @@ use kernel::Role;
 
 use crate::gate::PublishGate;
 
+/// How long Postgres may take to have a connection free, if nothing else is said.
+pub(crate) const POSTGRES_WITHIN: Duration = Duration::from_secs(10);
+/// How long Redis may take to answer, if nothing else is said.
+pub(crate) const REDIS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Where the stores are and which service this engine is the door of.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -23,6 +28,14 @@ pub struct EngineOptions {
     pub instance: String,
     /// Most Postgres connections.
     pub pool_size: u32,
+    /// How long Postgres may take to have a connection free.
+    pub postgres_within: Duration,
+    /// How long Redis may take to connect, and to answer.
+    pub redis_within: Duration,
+    /// How long the snapshots of a commit may take to be written; those that take longer are given up.
+    pub snapshots_within: Duration,
+    /// How long Postgres may take to search documents.
+    pub search_within: Duration,
     /// Most commands in one commit.
     pub batch: usize,
     /// Tasks that commit side by side.
@@ -49,12 +62,28 @@ impl EngineOptions {
             role,
             instance: format!("{}-{}", role.as_str(), uuid::Uuid::now_v7().simple()),
             pool_size: 8,
+            postgres_within: POSTGRES_WITHIN,
+            redis_within: REDIS_WITHIN,
+            snapshots_within: Duration::from_millis(100),
+            search_within: Duration::from_secs(2),
             batch: 256,
             committers: 1,
             outbox_keep: Duration::from_secs(3),
             lookback: Duration::from_secs(3600),
             checkpoint_every: 500,
             gate: PublishGate::default(),
+        }
+    }
+
+    /// The same, but for stores that take this long: for tests, which are not about how busy the machine is.
+    #[must_use]
+    pub fn patient(self, patience: Duration) -> Self {
+        Self {
+            postgres_within: patience,
+            redis_within: patience,
+            snapshots_within: patience,
+            search_within: patience,
+            ..self
         }
     }
 }

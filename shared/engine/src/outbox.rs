@@ -28,8 +28,6 @@ use crate::{
 
 /// Batches that may wait to be published; more make the committer wait.
 const QUEUE: usize = 64;
-/// How long snapshots are tried to be kept.
-const KEEP_WITHIN: Duration = Duration::from_millis(100);
 /// Batches that may be held back; more are published all the same.
 const HELD: usize = 256;
 
@@ -94,7 +92,8 @@ impl Publishing {
     pub(crate) fn start(bus: &Bus, loader: Loader, options: &EngineOptions, tasks: &TaskTracker) -> Self {
         let (queue, batches) = mpsc::channel(QUEUE);
         let (report, settled) = mpsc::unbounded_channel();
-        tasks.spawn(publish(bus.publisher(), loader, batches, report, options.gate.clone()));
+        let (gate, within) = (options.gate.clone(), options.snapshots_within);
+        tasks.spawn(publish(bus.publisher(), loader, batches, report, gate, within));
         let (keep, checkpoint_every) = (options.outbox_keep, options.checkpoint_every.max(1));
         Self { queue, settled, under_way: 0, waiting: VecDeque::new(), keep, checkpoint_every }
     }
@@ -145,7 +144,9 @@ async fn publish(
     mut batches: mpsc::Receiver<Batch>,
     report: mpsc::UnboundedSender<Settled>,
     gate: PublishGate,
+    snapshots_within: Duration,
 ) {
+    let sending = |batch| send(publisher.clone(), loader.clone(), batch, snapshots_within).boxed();
     let mut under_way = FuturesUnordered::new();
     // In the order of their commits, which is kept.
     let mut held: VecDeque<(tokio::time::Instant, Batch)> = VecDeque::new();
@@ -155,7 +156,7 @@ async fn publish(
             .is_some_and(|(until, _)| !gate.is_held() || held.len() >= HELD || *until <= tokio::time::Instant::now());
         if may_go && under_way.len() < QUEUE {
             let Some((_, batch)) = held.pop_front() else { continue };
-            under_way.push(send(publisher.clone(), loader.clone(), batch).boxed());
+            under_way.push(sending(batch));
             continue;
         }
         let until = held.front().map(|(until, _)| *until).filter(|_| !may_go);
@@ -172,7 +173,7 @@ async fn publish(
     }
     // At the shutdown nothing is held back any more.
     for (_, batch) in held {
-        under_way.push(send(publisher.clone(), loader.clone(), batch).boxed());
+        under_way.push(sending(batch));
     }
     while let Some((results, outbox)) = under_way.next().await {
         settle(&results, outbox, &report);
@@ -183,11 +184,12 @@ async fn send(
     publisher: Publisher,
     loader: Loader,
     batch: Batch,
+    snapshots_within: Duration,
 ) -> (Vec<Result<bus::Ack, bus::BusError>>, Option<i64>) {
     let Batch { states, checkpoints, messages, outbox } = batch;
     // The snapshots are on their way first, so that whoever hears of an event finds the state that goes with it: a stale one
     // costs its reader two looks into Postgres. Waiting for them to arrive would cost everybody more than that costs the few.
-    let keeping = keep(&loader, &states);
+    let keeping = keep(&loader, &states, snapshots_within);
     let checkpointing = checkpoint(&loader, &checkpoints);
     let ((), published, ()) = futures::join!(keeping, publisher.publish_all(messages), checkpointing);
     (published, outbox)
@@ -206,8 +208,8 @@ fn settle(results: &[Result<bus::Ack, bus::BusError>], outbox: Option<i64>, repo
 }
 
 /// Keeps states where loads find them. A store that does not answer holds up nothing for long.
-async fn keep(loader: &Loader, states: &[Arc<RunState>]) {
-    match tokio::time::timeout(KEEP_WITHIN, loader.snapshots.put(states)).await {
+async fn keep(loader: &Loader, states: &[Arc<RunState>], within: Duration) {
+    match tokio::time::timeout(within, loader.snapshots.put(states)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "snapshots not written: runs load from the log");

@@ -226,7 +226,15 @@ mod tests {
     use sqlx::{Row, query};
 
     use super::*;
-    use crate::{engine::connect, testing::database_url};
+    use crate::{
+        engine::connect,
+        testing::{PATIENCE, database_url},
+    };
+
+    /// Connections for one test, which may take their time: tests are not about how busy the machine is.
+    async fn pool(size: u32) -> Pool {
+        connect(&database_url(), "public", size, PATIENCE).await.unwrap()
+    }
 
     async fn number(pool: &Pool, sql: &'static str) -> Result<i32, Error> {
         query(sql).fetch_one(pool).await?.try_get(0)
@@ -234,7 +242,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn everybody_who_waits_gets_one() {
-        let pool = connect(&database_url(), "public", 2).await.unwrap();
+        let pool = pool(2).await;
         let all = (0..300).map(|each| {
             let pool = pool.clone();
             tokio::spawn(async move {
@@ -254,10 +262,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_was_cut_off_is_not_lent_again() {
-        let pool = connect(&database_url(), "public", 1).await.unwrap();
+        let (pool, other) = (pool(1).await, pool(1).await);
         let first = number(&pool, "select pg_backend_pid()").await.unwrap();
         assert_eq!(number(&pool, "select pg_backend_pid()").await.unwrap(), first, "one that answered is kept");
-        let other = connect(&database_url(), "public", 1).await.unwrap();
         query("select pg_terminate_backend($1)").bind(first).execute(&other).await.unwrap();
         // At once, it may be found to be gone only as it is used.
         let _ = number(&pool, "select 1").await;
@@ -266,9 +273,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_nobody_waited_for_is_no_answer_to_the_next() {
-        let pool = connect(&database_url(), "public", 1).await.unwrap();
-        let slow = number(&pool, "select 7 from pg_sleep(0.2)");
+        let (pool, other) = (pool(1).await, pool(1).await);
+        // Held by another, so that the answer cannot come before nobody waits for it any more.
+        let mut holder = other.acquire().await.unwrap();
+        query("select pg_advisory_lock(742119)").execute(&mut *holder).await.unwrap();
+        let slow = number(&pool, "select 7 from pg_advisory_lock(742119)");
         assert!(tokio::time::timeout(Duration::from_millis(50), slow).await.is_err());
+        query("select pg_advisory_unlock(742119)").execute(&mut *holder).await.unwrap();
         assert_eq!(number(&pool, "select 42").await.unwrap(), 42);
         let wrong = number(&pool, "select 1 / 0").await;
         assert!(matches!(wrong, Err(Error::Database(_))), "{wrong:?}");
@@ -277,11 +288,11 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_read_piece_by_piece_finds_a_connection_too() {
-        let pool = connect(&database_url(), "public", 2).await.unwrap();
+        let pool = pool(2).await;
         let both = futures::future::try_join(number(&pool, "select 1"), number(&pool, "select 2"));
         assert_eq!(both.await.unwrap(), (1, 2), "now all are kept");
         let three: Vec<i32> = sqlx::query_scalar("select generate_series(1, 3)").fetch_all(&pool).await.unwrap();
         assert_eq!(three, [1, 2, 3]);
-        tokio::time::timeout(Duration::from_secs(5), pool.close()).await.unwrap();
+        tokio::time::timeout(PATIENCE, pool.close()).await.unwrap();
     }
 }

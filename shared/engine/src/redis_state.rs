@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     engine::connect_redis,
     error::{EngineError, rd},
+    options::REDIS_WITHIN,
 };
 
 /// How Redis stands.
@@ -21,7 +22,7 @@ pub struct RedisState {
 /// # Errors
 /// When it does not answer, or takes nothing: for want of memory, of rights, or since it is a replica.
 pub async fn redis_state(url: &str, namespace: &str) -> Result<RedisState, EngineError> {
-    let mut redis = tokio::time::timeout(Duration::from_secs(10), connect_redis(url))
+    let mut redis = tokio::time::timeout(Duration::from_secs(10), connect_redis(url, REDIS_WITHIN))
         .await
         .map_err(|_| rd("connecting")(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))??;
     let key = format!("{namespace}:esc:doctor");

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::{
     engine::Engine,
     error::{EngineError, pg, rd},
-    migrate::migrate,
+    migrate::migrate_within,
     options::EngineOptions,
     snapshot::RedisKeys,
 };
@@ -28,6 +28,8 @@ use crate::{
 const PREFIX: &str = "test_";
 /// A schema that is older than this was left behind by a test that died.
 const ABANDONED: Duration = Duration::from_secs(3600);
+/// How long a store may take to answer: tests are not about how busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A whole system for one test: streams, schema and keys that nobody else uses.
 ///
@@ -61,6 +63,18 @@ pub fn redis_url() -> String {
     env::var("ESC_TEST_REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:16379/0".to_owned())
 }
 
+/// A connection to that server: to look, or to break something.
+///
+/// # Errors
+/// When Redis cannot be reached.
+pub async fn redis() -> Result<MultiplexedConnection, EngineError> {
+    let client = redis::Client::open(redis_url()).map_err(rd("connecting"))?;
+    // The client's own patience is half a second.
+    let config =
+        redis::AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+    client.get_multiplexed_async_connection_with_config(&config).await.map_err(rd("connecting"))
+}
+
 impl TestStack {
     /// Makes the streams and the schema.
     ///
@@ -75,7 +89,7 @@ impl TestStack {
                 .await
                 .map_err(|source| EngineError::Bus { operation: "starting", source: Box::new(source) })
         };
-        let (bus, ()) = futures::future::try_join(bus, migrate(&database_url(), &schema)).await?;
+        let (bus, ()) = futures::future::try_join(bus, migrate_within(&database_url(), &schema, PATIENCE)).await?;
         let namespace = bus.namespace().as_str().to_owned();
         Ok(Self { bus, schema, namespace, engines: Mutex::default() })
     }
@@ -105,7 +119,7 @@ impl TestStack {
             namespace: self.namespace.clone(),
             schema: self.schema.clone(),
             pool_size: 4,
-            ..EngineOptions::new(role, database_url(), redis_url())
+            ..EngineOptions::new(role, database_url(), redis_url()).patient(PATIENCE)
         }
     }
 
@@ -280,8 +294,7 @@ async fn forget_keys(namespace: &str) -> Result<(), EngineError> {
 /// All keys of a namespace, and a connection to go on with.
 async fn keys(namespace: &str) -> Result<(MultiplexedConnection, Vec<String>), EngineError> {
     let looking = || rd("looking for a test's keys");
-    let client = redis::Client::open(redis_url()).map_err(looking())?;
-    let mut redis: MultiplexedConnection = client.get_multiplexed_async_connection().await.map_err(looking())?;
+    let mut redis = redis().await?;
     let pattern = format!("{}*", RedisKeys::new(namespace).prefix());
     let (mut cursor, mut all) = (0_u64, Vec::new());
     loop {

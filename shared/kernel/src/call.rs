@@ -93,7 +93,7 @@ impl ErrorClass {
 /// An attempt of a call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// From 1, over all starts of the call.
+    /// From 1, over all starts of the call; dry runs are counted apart.
     pub number: u32,
     /// When it began.
     #[schemars(with = "String")]
@@ -111,6 +111,9 @@ pub struct Attempt {
     /// The host, server or tool that it went to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// It only tried the call out, since a policy obliges to that: a dry run has attempts of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// A call that is put off.
@@ -224,6 +227,9 @@ pub struct Call {
     /// Attempts that failed, over all starts.
     #[serde(default)]
     pub failed_attempts: u32,
+    /// Dry runs of it that failed and were followed by another, since it was asked for or agreed to.
+    #[serde(default)]
+    pub failed_dry_runs: u32,
     /// Until when nobody should take it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub put_off: Option<PutOff>,
@@ -247,6 +253,7 @@ impl Call {
             approval_id: None,
             grant: None,
             failed_attempts: 0,
+            failed_dry_runs: 0,
             put_off: None,
             handle: None,
         }

@@ -155,6 +155,8 @@ mutants! {
     LeavesQuestions,
     /// A call is put off, and nothing ever lets it go on.
     PutsOffForEver,
+    /// Whoever lost a call puts it off while somebody else has started it.
+    PutsOffAnothersStart,
     /// A run that fails leaves its effects as they are.
     EndsUncompensated,
 }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Version of the shape of [`RunState`]: part of snapshot keys, so that a change of shape never reads an old one.
-pub const STATE_VERSION: u32 = 8;
+pub const STATE_VERSION: u32 = 9;
 
 /// The code with which a call ends whose tool is no longer what the model saw.
 pub const SCHEMA_CHANGED: &str = "schema_changed";

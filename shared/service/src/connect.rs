@@ -35,10 +35,14 @@ impl Common {
     /// How to reach the stores, as the door of one service.
     #[must_use]
     pub fn engine_options(&self, role: Role) -> EngineOptions {
-        EngineOptions {
+        let options = EngineOptions {
             namespace: self.namespace.to_string(),
             schema: self.schema.clone(),
             ..EngineOptions::new(role, self.database_url.expose(), self.redis_url.expose())
+        };
+        match self.patience {
+            Some(patience) => options.patient(patience),
+            None => options,
         }
     }
 }

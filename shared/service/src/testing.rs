@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use engine::testing::TestStack;
+use engine::testing::{PATIENCE, TestStack};
 
 use crate::config::Common;
 
@@ -17,6 +17,7 @@ pub fn common(service: &str, stack: &TestStack) -> Common {
         namespace: stack.bus().namespace().clone(),
         schema: stack.schema().to_owned(),
         log: "warn".to_owned(),
+        patience: Some(PATIENCE),
         ..Common::for_service(service)
     }
 }

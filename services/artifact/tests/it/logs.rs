@@ -65,7 +65,11 @@ async fn what_waits_when_the_service_dies_is_kept_by_the_next_one() {
     // It would keep them by itself only long after the test has given up: what is found was kept by the next one.
     let first = world.service_with(|config| config.segment_millis = 600_000).await;
     publish(&world, "orders", &["one", "two"]).await;
-    until("delivery", async || world.stack.bus().consumer_status("artifact").await.unwrap().unacknowledged == 2).await;
+    until("delivery", async || {
+        let status = world.stack.bus().consumer_status("artifact").await;
+        status.is_ok_and(|status| status.unacknowledged == 2)
+    })
+    .await;
     drop(first);
     let second = world.service().await;
     until("archive", async || lines(&second, "service=orders").await.is_some_and(|lines| lines.len() == 2)).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::Url;
+use reqwest::{Client, Url};
 use serde_json::Value;
 use service::causes::root;
 
@@ -21,7 +21,8 @@ pub struct Answer {
 
 /// Asks, and fails unless the answer is yes.
 pub async fn run(target: &str, out: &Out) -> Result<(), CliError> {
-    let answer = ask(&address(target)?).await?;
+    let url = address(target)?;
+    let answer = ask(&client(&url)?, &url).await?;
     out.value(&answer.body);
     if answer.ready {
         out.say("ready");
@@ -44,14 +45,14 @@ pub fn address(target: &str) -> Result<Url, CliError> {
 }
 
 /// Asks a service.
-pub async fn ask(url: &Url) -> Result<Answer, CliError> {
+pub async fn ask(client: &Client, url: &Url) -> Result<Answer, CliError> {
     let silent = |error: reqwest::Error| {
         CliError::unreachable(
             format!("no answer from {url}: {}", root(&error)),
             "infra/status says what runs where, and infra/up starts it",
         )
     };
-    let response = client(url)?.get(url.clone()).timeout(TIMEOUT).send().await.map_err(silent)?;
+    let response = client.get(url.clone()).timeout(TIMEOUT).send().await.map_err(silent)?;
     let ready = response.status().is_success();
     let status = response.status();
     let body = response.bytes().await.map_err(silent)?;

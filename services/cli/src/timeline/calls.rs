@@ -108,7 +108,8 @@ impl Timeline {
         match (&progressed.attempt, later) {
             (Some(attempt), later) => {
                 let line = Line::new('↻', "retries", Paint::Warn).stress(tool);
-                let line = line.say(format!("attempt {} failed ({})", attempt.number, attempt.code));
+                let what = if attempt.dry_run { "dry run" } else { "attempt" };
+                let line = line.say(format!("{what} {} failed ({})", attempt.number, attempt.code));
                 let line = line.aside(later.unwrap_or_default());
                 Some(if attempt.said.is_empty() { line } else { line.below(Paint::Dim, quoted(&attempt.said)) })
             }

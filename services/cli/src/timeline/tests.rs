@@ -392,13 +392,16 @@ fn attempts_delays_and_questions_of_a_call_are_told() {
         code: "http_status".into(),
         said: "HTTP 429".into(),
         target: Some("api.github.com:443".into()),
+        dry_run: false,
     };
+    story.then(20, said(Some(Attempt { dry_run: true, ..attempt.clone() }), None, None, None));
     story.then(40, said(Some(attempt), Some(story.at(300_040)), Some("retry"), None));
     story.then(300_040, ToolDue { call_id });
     story.then(300_050, said(None, Some(story.at(310_050)), Some("rate_limited"), None));
     story.then(320_000, said(None, None, None, Some(block("It waits for input.", Trust::Untrusted))));
     let (told, _) = told(&story);
     for words in [
+        "dry run 1 failed (http_status)",
         "attempt 1 failed (http_status)",
         "retry: put off for 5m 00s",
         "HTTP 429",

@@ -11,6 +11,7 @@ use opentelemetry_proto::tonic::{
         trace_service_server::{TraceService, TraceServiceServer},
     },
     common::v1::{KeyValue, any_value},
+    trace::v1::ScopeSpans,
 };
 use tonic::{Request, Response, Status, transport::Server};
 
@@ -32,6 +33,8 @@ pub struct Seen {
 #[derive(Clone, Default)]
 pub struct Receiver {
     spans: Arc<Mutex<Vec<Seen>>>,
+    /// All that came, each with its service.
+    batches: Arc<Mutex<Vec<(String, ScopeSpans)>>>,
 }
 
 impl Receiver {
@@ -79,17 +82,26 @@ impl TraceService for Receiver {
             let is_list = |each: &KeyValue| {
                 matches!(each.value.as_ref().and_then(|it| it.value.as_ref()), Some(any_value::Value::ArrayValue(_)))
             };
-            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans).map(|span| Seen {
-                service: service.clone(),
-                name: span.name,
-                trace_id: span.trace_id,
-                span_id: span.span_id,
-                parent: span.parent_span_id,
-                links: span.links.len(),
-                lists: span.attributes.iter().filter(|each| is_list(each)).map(|each| each.key.clone()).collect(),
-                attributes: span.attributes.into_iter().map(|each| each.key).collect(),
-            });
-            self.spans.lock().unwrap().extend(spans);
+            for scope in resource.scope_spans {
+                let batch = (service.clone(), scope);
+                let mut batches = self.batches.lock().unwrap();
+                // Whoever does not hear of an export in time sends the same again.
+                if batches.contains(&batch) {
+                    continue;
+                }
+                let spans = batch.1.spans.iter().cloned().map(|span| Seen {
+                    service: service.clone(),
+                    name: span.name,
+                    trace_id: span.trace_id,
+                    span_id: span.span_id,
+                    parent: span.parent_span_id,
+                    links: span.links.len(),
+                    lists: span.attributes.iter().filter(|each| is_list(each)).map(|each| each.key.clone()).collect(),
+                    attributes: span.attributes.into_iter().map(|each| each.key).collect(),
+                });
+                self.spans.lock().unwrap().extend(spans);
+                batches.push(batch);
+            }
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }

@@ -56,20 +56,20 @@ async fn a_call_that_takes_two_people_happens_when_two_have_agreed() {
     })
     .await;
     assert_eq!((&asked["people_needed"], &asked["may_be_standing"]), (&json!(2), &json!(false)), "{asked:#?}");
-    let path = format!("/v1/approvals/{}", asked["approval_id"].as_str().unwrap());
+    let approval = asked["approval_id"].as_str().unwrap();
 
     let less = json!({ "decision": "approve", "arguments": { "command": "echo paid 800" } });
-    let (status, body) = house.post_as("ann", &path, &less).await;
+    let (status, body) = house.decide(Some("ann"), approval, &less).await;
     assert_eq!((status.as_u16(), &body["people_missing"]), (202, &json!(1)), "{body}");
-    let (status, body) = house.post_as("ann", &path, &less).await;
+    let (status, body) = house.decide(Some("ann"), approval, &less).await;
     assert_eq!((status.as_u16(), &body["code"]), (409, &json!("already_endorsed")), "{body}");
-    let (status, body) = house.post_as("bob", &path, &json!({ "decision": "approve" })).await;
+    let (status, body) = house.decide(Some("bob"), approval, &json!({ "decision": "approve" })).await;
     assert_eq!((status.as_u16(), &body["code"]), (409, &json!("endorsed_otherwise")), "{body}");
     let so_far = house.events(&run).await;
     assert_eq!(types(&so_far, "tool."), ["tool.requested"], "nothing has begun");
 
     let same = json!({ "decision": "approve", "arguments": body["approval"]["endorsements"][0]["arguments"] });
-    let (status, body) = house.post_as("bob", &path, &same).await;
+    let (status, body) = house.decide(Some("bob"), approval, &same).await;
     assert_eq!((status.as_u16(), &body["state"]), (200, &json!("granted")), "{body}");
     until("the run ends", || async {
         let run = house.get(&format!("/v1/runs/{run}")).await;

@@ -10,7 +10,7 @@ use kernel::{Command, Role, RunId, TenantId, TurnId};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Door, block, cause, commit};
+use crate::harness::{Door, block, cause, commit, eventually};
 use crate::sse::Reader;
 
 /// Turns that make a log long: fewer than the agent may have.
@@ -215,7 +215,8 @@ async fn a_reader_that_is_too_slow_is_told_to_come_again() {
     for piece in 0..400 {
         publish_delta(&door, run, turn, piece * text.len(), &text).await;
         if piece % 16 == 0 {
-            door.bus().flush().await.unwrap();
+            // A flush may take longer than it may, on a slow machine.
+            eventually("a flush", || async { door.bus().flush().await.ok() }).await;
         }
     }
     let resume = stream.until("resume").await;
@@ -329,13 +330,13 @@ async fn a_long_log_is_caught_up_with_page_by_page() {
 
 #[tokio::test]
 async fn streams_end_when_the_service_does() {
-    let mut door = Door::open().await;
+    let mut door = Door::open_with(|config| config.common.drain_seconds = 120).await;
     let run = door.run().await;
     let mut stream = Reader::open(&door, run, None).await;
     let seq = stream.until("snapshot").await.id.unwrap();
     let begun = std::time::Instant::now();
     let (resume, ()) = tokio::join!(stream.until("resume"), door.stop());
     assert_eq!(resume.data, json!({"reason": "shutdown", "last_event_id": seq}));
-    assert!(begun.elapsed() < Duration::from_secs(8), "the drain waits for nobody's stream");
+    assert!(begun.elapsed() < Duration::from_secs(60), "the drain waits for nobody's stream");
     door.close().await;
 }

@@ -37,7 +37,7 @@ async fn fails(build: &mut Activity, words: &str) {
 async fn what_a_check_keeps_back_is_nowhere_in_the_log_and_the_run_goes_on() {
     let world = World::new().await;
     let gate = gate(&world, "4711").await;
-    let observer = world.observer_with(|config| config.lease_millis = 30_000);
+    let observer = world.observer();
     let mut build = world.activity(&checked("deny")).await;
     build.say("working\npanic: the salary is 4711\n").await;
     world.until("a note", async || !world.observations(build.run).await.is_empty()).await;
@@ -66,7 +66,7 @@ async fn what_a_check_keeps_back_is_nowhere_in_the_log_and_the_run_goes_on() {
 async fn what_a_check_lets_pass_is_told_as_ever() {
     let world = World::new().await;
     let gate = gate(&world, "4711").await;
-    let observer = world.observer_with(|config| config.lease_millis = 30_000);
+    let observer = world.observer();
     let mut build = world.activity(&checked("deny")).await;
     fails(&mut build, "the cache is gone").await;
     world.concluded(&build).await;
@@ -103,7 +103,7 @@ async fn a_slow_check_holds_nobody_up_and_an_observer_may_die_meanwhile() {
     let world = World::new().await;
     let gate = gate(&world, "4711").await;
     gate.be_silent(true);
-    let first = world.observer();
+    let first = world.mortal_observer();
     let mut build = world.activity(&checked("deny")).await;
     fails(&mut build, "the salary is 4711").await;
     world.until("question", async || !gate.questions().is_empty()).await;

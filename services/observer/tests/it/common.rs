@@ -20,6 +20,11 @@ use service::{Running, testing};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
+/// How long, in milliseconds, an observer keeps its partitions if it stands still, as on a busy machine: who lost one would
+/// read it again, and ask again.
+const LEASE: u64 = 30_000;
+/// The same of one that is to die: so long nobody reads what it has read.
+pub const SHORT_LEASE: u64 = 2000;
 
 pub struct World {
     pub stack: TestStack,
@@ -37,15 +42,20 @@ impl World {
         Self { stack, ingress, planner, executor }
     }
 
-    /// An observer as a process would be; dropping it is a crash.
+    /// An observer as a process would be.
     pub fn observer(&self) -> Running {
         self.observer_with(|_| {})
+    }
+
+    /// One that is to be dropped, which is a crash: others soon read what it has read.
+    pub fn mortal_observer(&self) -> Running {
+        self.observer_with(|config| config.lease_millis = SHORT_LEASE)
     }
 
     pub fn observer_with(&self, change: impl FnOnce(&mut observer::Config)) -> Running {
         let common = testing::common("observer", &self.stack);
         let mut config =
-            observer::Config { common, checkpoint_millis: 100, lease_millis: 2000, ..observer::Config::default() };
+            observer::Config { common, checkpoint_millis: 100, lease_millis: LEASE, ..observer::Config::default() };
         change(&mut config);
         service::spawn("observer", config, observer::run).unwrap()
     }
@@ -115,22 +125,28 @@ impl World {
 
     /// Waits until all signals were handed out to observers.
     pub async fn all_is_given(&self) {
-        self.until("last of the signals", async || self.unread().await.0 == 0).await;
+        self.until("last of the signals", async || self.unread().await.is_some_and(|(pending, _)| pending == 0)).await;
     }
 
     /// Waits until all signals are acknowledged: from then on nobody reads them again.
     pub async fn all_is_read(&self) {
-        self.until("end of the signals", async || self.unread().await == (0, 0)).await;
+        self.until("end of the signals", async || self.unread().await == Some((0, 0))).await;
     }
 
-    /// Signals that were not handed out, and those that were and are not acknowledged.
-    async fn unread(&self) -> (u64, u64) {
+    /// Whether an observer asks for signals.
+    pub async fn has_reader(&self) -> bool {
+        let status = self.stack.bus().consumer_status("observer-0").await;
+        status.is_ok_and(|status| status.waiting > 0)
+    }
+
+    /// Signals that were not handed out, and those that were and are not acknowledged; none if nobody can tell now.
+    async fn unread(&self) -> Option<(u64, u64)> {
         let (bus, mut unread) = (self.stack.bus(), (0, 0));
         for number in 0..bus::PARTITIONS {
-            let status = bus.consumer_status(&format!("observer-{number}")).await.unwrap();
+            let status = bus.consumer_status(&format!("observer-{number}")).await.ok()?;
             unread = (unread.0 + status.pending, unread.1 + status.unacknowledged);
         }
-        unread
+        Some(unread)
     }
 
     /// Looks again and again until it holds.

@@ -18,13 +18,13 @@ fn line(number: u32) -> String {
 async fn a_killed_observer_is_followed_by_one_that_concludes_the_same() {
     let world = World::new().await;
     let mut build = world.activity(CARGO).await;
-    let first = world.observer();
+    let first = world.mortal_observer();
     build.say_all((0..4_000).map(line)).await;
     let checkpoints = world.ingress.checkpoints();
     world.until("checkpoint", async || !checkpoints.load(&[build.call]).await.unwrap().is_empty()).await;
     drop(first);
     build.say_all((4_000..10_000).map(line)).await;
-    let second = world.observer();
+    let second = world.mortal_observer();
     // In the middle of the rest, or after it: either way nothing is told twice.
     world
         .until("progress", async || {
@@ -60,7 +60,7 @@ async fn a_killed_observer_is_followed_by_one_that_concludes_the_same() {
 #[tokio::test]
 async fn observers_share_the_partitions_and_take_over_from_each_other() {
     let world = World::new().await;
-    let (mut first, mut second) = (world.observer(), world.observer());
+    let (mut first, mut second) = (world.mortal_observer(), world.observer());
     let (one, two) = (first.listening().await.unwrap(), second.listening().await.unwrap());
     world
         .until("sharing", async || {
@@ -101,7 +101,7 @@ const TIMED: &str = "  - tool: shell.run
 async fn what_is_counted_over_time_survives_the_observer_that_counted_it() {
     let world = World::new().await;
     let mut build = world.activity(TIMED).await;
-    let first = world.observer();
+    let first = world.mortal_observer();
     build.say("begin deploy\nretrying\nretrying\n").await;
     let checkpoints = world.ingress.checkpoints();
     world
@@ -112,7 +112,7 @@ async fn what_is_counted_over_time_survives_the_observer_that_counted_it() {
         .await;
     drop(first);
     build.say("retrying\nretrying\n").await;
-    let second = world.observer();
+    let second = world.mortal_observer();
     world.until("threshold", async || !world.observations(build.run).await.is_empty()).await;
     drop(second);
     let third = world.observer();

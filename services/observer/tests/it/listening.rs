@@ -112,7 +112,7 @@ async fn a_burst_that_no_rule_names_is_told_and_shown_with_what_came_of_an_actio
     second.stop().await.unwrap();
     let third = world.observer();
     world.log("shop-web", &[json!("INFO bye")]).await;
-    world.until("reading", async || world.stack.bus().consumer_status("observer-0").await.unwrap().waiting > 0).await;
+    world.until("reading", async || world.has_reader().await).await;
     assert_eq!(world.alarms().await.len(), 2);
     third.stop().await.unwrap();
     world.close().await;
@@ -122,7 +122,7 @@ async fn a_burst_that_no_rule_names_is_told_and_shown_with_what_came_of_an_actio
 async fn what_an_agent_says_about_lines_of_a_service_fires_also_over_a_crash() {
     let world = World::new().await;
     world.agent(WAKER).await;
-    let first = world.observer();
+    let first = world.mortal_observer();
     world.log("shop-web", &[json!("INFO all is well"), json!("WARN payment 7 declined by the bank")]).await;
     world.in_mind("shop-web").await;
     drop(first);

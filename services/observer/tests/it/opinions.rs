@@ -8,7 +8,7 @@ use kernel::{
 };
 use serde_json::Value;
 
-use crate::common::World;
+use crate::common::{SHORT_LEASE, World};
 use crate::desk::Desk;
 
 const ADVISED: &str =
@@ -43,8 +43,7 @@ async fn recorded(world: &World, run: RunId) -> Vec<ObservationRecorded> {
 async fn an_opinion_wakes_where_the_rules_would_have_slept_and_is_paid_by_the_run() {
     let world = World::new().await;
     let desk = planner(&world, opinion(true, true, Why::Failed)).await;
-    // Who lost a partition would ask again, and this machine may be busy.
-    let observer = world.observer_with(|config| config.lease_millis = 30_000);
+    let observer = world.observer();
     let mut build = world.activity(ADVISED).await;
     let before = world.state(build.run).await.spent;
     build.say(HIDDEN).await;
@@ -140,7 +139,7 @@ async fn who_is_slow_to_answer_holds_nobody_up_and_an_observer_may_die_meanwhile
     let world = World::new().await;
     let desk = planner(&world, opinion(true, true, Why::Incomplete)).await;
     desk.be_silent(true);
-    let first = world.observer_with(|config| config.opinion_seconds = 60);
+    let first = world.observer_with(|config| (config.opinion_seconds, config.lease_millis) = (60, SHORT_LEASE));
     let mut build = world.activity(ADVISED).await;
     build.say(HIDDEN).await;
     build.exit(0).await;

@@ -30,9 +30,9 @@ watch:
       success: ["shipped"]
       failure: ["rejected"]
       stages: [{ name: accepted, match: "accepted" }, { name: packed, match: "packed" }]
-      within: 20s
+      within: 120s
       settle: 3s
-      quiet: 20s
+      quiet: 120s
 "#;
 
 const HEALTH: &str = r#"
@@ -138,24 +138,16 @@ async fn the_lines_of_an_action_are_found_in_all_services() {
             &[line("AA00BB11CC22DD33", "accepted"), line("ffff00001111", "accepted"), line("ffff00001111", "rejected")],
         )
         .await;
-    world
-        .until("reading", async || {
-            let status = world.stack.bus().consumer_status("observer-0").await.unwrap();
-            status.waiting > 0
-        })
-        .await;
+    world.until("reading", async || world.has_reader().await).await;
     world.act(&action).await;
-    world
-        .log(
-            "shipping",
-            &[
-                line("aa00bb11cc22dd33", "shipped"),
-                json!("INFO shipped [trace aa00bb11cc22dd33]"),
-                json!("shipped aa00bb11cc22dd334"),
-            ],
-        )
-        .await;
-    world.log("stock", &[line("aa00bb11cc22dd33", "packed"), line("ffff00001111", "packed")]).await;
+    let shipping = [
+        line("aa00bb11cc22dd33", "shipped"),
+        json!("INFO shipped [trace aa00bb11cc22dd33]"),
+        json!("shipped aa00bb11cc22dd334"),
+    ];
+    let stock = [line("aa00bb11cc22dd33", "packed"), line("ffff00001111", "packed")];
+    // Together, so that nothing is said after it has settled.
+    tokio::join!(world.log("shipping", &shipping), world.log("stock", &stock));
 
     let conclusion = world.concluded_action(&action).await;
     let observation = &conclusion.observation;
@@ -181,14 +173,14 @@ async fn a_killed_observer_is_followed_by_one_that_concludes_once() {
     let action = Action { request_id: Some("req-000777".into()), ..action("orders") };
     let lines =
         |from: u32, to: u32| (from..to).map(|n| json!(format!("INFO step {n} of req-000777"))).collect::<Vec<_>>();
-    let first = world.observer();
+    let first = world.mortal_observer();
     world.act(&action).await;
     world.log("orders", &lines(0, 40)).await;
     world.until("first lines", async || world.gathered(&action).await == 40).await;
     drop(first);
     world.log("orders", &lines(40, 60)).await;
     world.log("billing", &lines(0, 10)).await;
-    let second = world.observer();
+    let second = world.mortal_observer();
     world.until("more lines", async || world.gathered(&action).await == 70).await;
     drop(second);
     let third = world.observer();
@@ -198,7 +190,7 @@ async fn a_killed_observer_is_followed_by_one_that_concludes_once() {
     third.stop().await.unwrap();
     // Whoever comes next reads the last seconds again, and says nothing again.
     let fourth = world.observer();
-    world.until("reading", async || world.stack.bus().consumer_status("observer-0").await.unwrap().waiting > 0).await;
+    world.until("reading", async || world.has_reader().await).await;
     let said = world.said().await;
     assert_eq!(said, [("observer.action.concluded".into(), format!("action/{}/keeper/0", action.action_id))]);
     fourth.stop().await.unwrap();
@@ -248,7 +240,7 @@ async fn lines_of_an_action_that_is_heard_of_later_are_taken_back_from_the_one_t
         Action { request_id: Some("req-two2".into()), ..action("orders") },
     );
     world.act(&one).await;
-    world.until("readers", async || world.stack.bus().consumer_status("observer-0").await.unwrap().waiting > 0).await;
+    world.until("readers", async || world.has_reader().await).await;
     // Nobody knows of the second yet: these may be the first one's.
     world.log("orders", &[json!("ERROR rejected req-two2: no stock"), json!("INFO packed by somebody")]).await;
     world.until("near lines", async || world.near(&one).await == Some(2)).await;
@@ -362,7 +354,7 @@ async fn a_success_that_nothing_shows_is_a_failure() {
 async fn alarms_are_told_once_and_so_is_their_end() {
     let world = World::new().await;
     world.agent(HEALTH).await;
-    let first = world.observer();
+    let first = world.mortal_observer();
     let errors: Vec<Value> = (0..4).map(|n| json!(format!("ERROR no route {n}"))).collect();
     world.log("shop-web", &errors).await;
     world.log("shop-db", &[json!({"msg": "stats", "queue": {"depth": 150}})]).await;

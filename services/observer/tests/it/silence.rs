@@ -1,5 +1,7 @@
 //! Calls that say nothing.
 
+use serde_json::{Value, json, value::to_raw_value};
+
 use crate::common::World;
 
 const SILENT: &str = "  - tool: shell.run\n    silence: 500ms\n";
@@ -43,14 +45,20 @@ async fn a_call_that_falls_silent_is_noticed_also_by_the_next_observer() {
 #[tokio::test]
 async fn what_is_missing_before_an_observer_has_read_all_may_have_been_said_to_nobody() {
     let world = World::new().await;
-    let heartbeats = "    heartbeats: [{ id: alive, match: alive, every: 3s }]";
+    let heartbeats = "    heartbeats: [{ id: alive, match: alive, every: 60s }]";
     let mut build = world.activity(&format!("  - tool: shell.run\n{heartbeats}\n")).await;
     let first = world.observer();
     build.say("alive\n").await;
     let checkpoints = world.ingress.checkpoints();
     world.until("checkpoint", async || !checkpoints.load(&[build.call]).await.unwrap().is_empty()).await;
     first.stop().await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(3500)).await;
+    // As if nobody had listened for ten minutes.
+    let mut checkpoint = checkpoints.load(&[build.call]).await.unwrap().remove(0);
+    let mut state: Value = serde_json::from_str(checkpoint.state.get()).unwrap();
+    let last = &mut state["watch"]["timed"]["beats"]["0"]["at"];
+    *last = json!(last.as_i64().unwrap() - 600_000);
+    checkpoint.state = to_raw_value(&state).unwrap();
+    checkpoints.save(vec![checkpoint]).await.unwrap();
     build.say("alive\n").await;
     build.exit(0).await;
     let second = world.observer();

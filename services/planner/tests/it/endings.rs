@@ -375,7 +375,7 @@ async fn no_tenant_takes_all_places() {
         r"
   - when: {sees: quick}
     calls: [{tool: complete, arguments: {summary: quick}}]
-  - slow: 20s
+  - slow: 120s
     text: slow
 ",
     )

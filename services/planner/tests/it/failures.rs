@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 
 use crate::sim::agent;
 
+/// Far more time than anything takes here: a machine that stands still for a while is no failure of a model.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What a stand-in does with a request; the last one goes for all that come after it.
 #[derive(Clone, Debug)]
 enum Does {
@@ -86,15 +89,10 @@ async fn stand_in(script: Vec<Does>) -> StandIn {
     StandIn { url, asked }
 }
 
-fn models() -> Models {
-    let remote =
-        RemoteOptions { first: Duration::from_secs(3), between: Duration::from_secs(2), ..RemoteOptions::default() };
-    let options = ModelsOptions {
-        scenarios: PathBuf::new(),
-        recordings: PathBuf::new(),
-        retry_within: Duration::from_secs(5),
-        remote,
-    };
+/// Models that are tried again for so long, and whose answers may stop for `between` in the middle.
+fn models(retry_within: Duration, between: Duration) -> Models {
+    let remote = RemoteOptions { connect: PATIENCE, first: PATIENCE, between, ..RemoteOptions::default() };
+    let options = ModelsOptions { scenarios: PathBuf::new(), recordings: PathBuf::new(), retry_within, remote };
     Models::new(options, Prices::shipped().unwrap())
 }
 
@@ -112,6 +110,10 @@ fn prompt(ask: u32) -> Prompt {
 }
 
 async fn ask(agent: &AgentSpec, ask: u32) -> (Result<Answered, Unanswered>, String) {
+    ask_of(&models(PATIENCE, PATIENCE), agent, ask).await
+}
+
+async fn ask_of(models: &Models, agent: &AgentSpec, ask: u32) -> (Result<Answered, Unanswered>, String) {
     let tenant = TenantId::default();
     let site = CallSite {
         traceparent: None,
@@ -128,7 +130,7 @@ async fn ask(agent: &AgentSpec, ask: u32) -> (Result<Answered, Unanswered>, Stri
         Piece::Anew => told.lock().unwrap().clear(),
     };
     let tracer = service::Tracer::disabled("planner");
-    let answered = models().answer(agent, &prompt(ask), &site, &tracer, &on_delta).await;
+    let answered = models.answer(agent, &prompt(ask), &site, &tracer, &on_delta).await;
     let told = told.lock().unwrap().clone();
     (answered, told)
 }
@@ -154,7 +156,9 @@ async fn what_may_pass_is_tried_again_and_written_down() {
         (Does::Nothing, "reset"),
     ] {
         let server = stand_in(vec![does.clone(), Does::Says("At last.")]).await;
-        let (answered, told) = ask(&one(&server.url), 0).await;
+        // Only a model that hangs is waited out.
+        let between = if matches!(does, Does::Hangs) { Duration::from_secs(2) } else { PATIENCE };
+        let (answered, told) = ask_of(&models(PATIENCE, between), &one(&server.url), 0).await;
         let answered = answered.unwrap_or_else(|error| panic!("{does:?}: {error:?}"));
         assert_eq!(answered.answer.text, "At last.", "{does:?}");
         assert_eq!(told, "At last.", "what was said before it failed does not count: {does:?}");
@@ -165,18 +169,21 @@ async fn what_may_pass_is_tried_again_and_written_down() {
 
 #[tokio::test]
 async fn trying_ends_and_the_turn_is_put_off() {
-    let busy = Does::Status(503, vec![], json!({"error": {"message": "busy"}}));
-    let server = stand_in(vec![busy]).await;
-    let unanswered = ask(&one(&server.url), 0).await.0.unwrap_err();
+    let models = models(Duration::from_secs(30), PATIENCE);
+    let busy = |headers| Does::Status(503, headers, json!({"error": {"message": "busy"}}));
+    // The waits before it take more than a second together, so that there is no time left for the last one.
+    let last = busy(vec![("retry-after", "29")]);
+    let server = stand_in(vec![busy(vec![]), busy(vec![]), busy(vec![]), last]).await;
+    let unanswered = ask_of(&models, &one(&server.url), 0).await.0.unwrap_err();
     assert!(unanswered.error.is_transient());
     let kept = rules(&unanswered.failures);
     assert_eq!(kept.last(), Some(&("overloaded", "put_off")), "{kept:?}");
-    assert!((2..10).contains(&*server.asked.lock().unwrap()), "bounded");
+    assert_eq!(*server.asked.lock().unwrap(), 4, "bounded");
     // A provider that wants to be left alone for longer than there is time is left alone.
-    let later = Does::Status(429, vec![("retry-after", "30")], json!({}));
+    let later = Does::Status(429, vec![("retry-after", "60")], json!({}));
     let server = stand_in(vec![later]).await;
-    let unanswered = ask(&one(&server.url), 0).await.0.unwrap_err();
-    assert_eq!((*server.asked.lock().unwrap(), unanswered.error.retry_after), (1, Some(Duration::from_secs(30))));
+    let unanswered = ask_of(&models, &one(&server.url), 0).await.0.unwrap_err();
+    assert_eq!((*server.asked.lock().unwrap(), unanswered.error.retry_after), (1, Some(Duration::from_secs(60))));
 }
 
 #[tokio::test]

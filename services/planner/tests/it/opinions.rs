@@ -34,7 +34,7 @@ steps:
   - when: {sees: 'case=unknown'}
     error: {status: 401}
   - when: {sees: 'case=slow'}
-    slow: 60s
+    slow: 300s
     text: "..."
 "#;
 
@@ -66,12 +66,12 @@ async fn waiting(world: &World, more: &str) -> (RunId, CallId) {
 }
 
 async fn ask(world: &World, question: &Value) -> Result<SecondOpinion, BusError> {
-    let within = Duration::from_secs(20);
+    let within = Duration::from_secs(60);
     world.stack.bus().request_json(&subject::svc("planner", "classify"), question, within).await
 }
 
 fn about(world: &World, (run, call): (RunId, CallId), case: &str) -> Value {
-    json!({ "tenant": world.tenant, "run_id": run, "call_id": call, "packet": packet(case), "within_ms": 20_000 })
+    json!({ "tenant": world.tenant, "run_id": run, "call_id": call, "packet": packet(case), "within_ms": 60_000 })
 }
 
 const ADVISED: &str = "observer: {model: scripted:small}\n";

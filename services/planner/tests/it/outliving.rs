@@ -185,7 +185,8 @@ async fn what_models_got_wrong_is_written_down_with_the_turn() {
 "#,
     )
     .await;
-    let planner = world.planner();
+    // Time enough to try again, however slow the machine is.
+    let planner = world.planner_with(|config| config.model_retry_seconds = 60);
     let run = world.run_on(AGENT, outside("x"), Default::default()).await;
     let state = world.until(run, |state| state.ended).await;
     assert_eq!(state.status(), Status::Completed);

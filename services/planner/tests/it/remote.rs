@@ -139,21 +139,24 @@ fn prompt() -> Prompt {
     }
 }
 
-fn provider(name: &str, url: &str) -> RemoteProvider {
-    let options = RemoteOptions { between: Duration::from_secs(2), ..RemoteOptions::default() };
+/// A provider whose answers may stop for so long in the middle.
+fn provider(name: &str, url: &str, between: Duration) -> RemoteProvider {
+    let options = RemoteOptions { connect: Duration::from_secs(60), between, ..RemoteOptions::default() };
     let name: ModelName = name.parse().unwrap();
     RemoteProvider::open(&name, Some(url), &options, |_| Some("sk-test".to_owned())).unwrap()
 }
 
 /// Asks once; beside the answer, the pieces that were told on the way.
 async fn ask(name: &str, reply: Reply) -> (Result<Answer, ModelError>, Vec<String>, (String, String, Value)) {
+    // Only what hangs is waited out: a machine that stands still for a while is nothing of the kind.
+    let between = Duration::from_secs(if matches!(reply, Reply::Hang(_)) { 2 } else { 60 });
     let (stand_in, url) = StandIn::start(vec![reply]).await;
     let told = Mutex::new(Vec::new());
     let on_delta = |piece: Piece<'_>| match piece {
         Piece::More(text) => told.lock().unwrap().push(text.to_owned()),
         Piece::Anew => told.lock().unwrap().clear(),
     };
-    let answer = provider(name, &url).answer(&prompt(), &on_delta).await;
+    let answer = provider(name, &url, between).answer(&prompt(), &on_delta).await;
     (answer, told.into_inner().unwrap(), stand_in.seen())
 }
 
@@ -291,6 +294,6 @@ async fn nobody_there_is_transient() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     drop(listener);
-    let error = provider("openai:m", &url).answer(&prompt(), &|_| {}).await.unwrap_err();
+    let error = provider("openai:m", &url, Duration::from_secs(60)).answer(&prompt(), &|_| {}).await.unwrap_err();
     assert_eq!(error.kind, FailureKind::Unreachable);
 }

@@ -168,7 +168,7 @@ async fn the_end_of_a_run_reaches_fifty_below_it() {
     let took = begun.elapsed();
     println!("fifty runs ended {took:?} after their root was cancelled");
     // Far more than it takes: the machine may be busy with other tests.
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
     assert!(system.all_are(&tree, Status::Cancelled).await.is_some());
     for state in under_way {
         let late = Block::new("late", Trust::Operator, "model:test");

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use bus::{Bus, Message, Subject, Subscription};
 use engine::Engine;
 use futures::StreamExt as _;
@@ -119,8 +117,8 @@ async fn started_calls_come_page_by_page() {
 async fn a_scheduler_stops_in_order_in_the_middle_of_its_work() {
     let system = System::new().await;
     let scheduler = system.scheduler(|_| {}).await;
-    assert!(scheduler.health().readiness().await.ready);
-    let stopped = tokio::time::timeout(Duration::from_secs(10), scheduler.stop()).await.expect("in time");
+    system.until("readiness", async || scheduler.health().readiness().await.ready.then_some(())).await;
+    let stopped = tokio::time::timeout(DEADLINE, scheduler.stop()).await.expect("in time");
     assert_eq!(stopped.unwrap(), service::Drained::Clean);
     system.close().await;
 }

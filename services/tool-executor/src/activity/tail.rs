@@ -23,10 +23,10 @@ const GATHER: Duration = Duration::from_millis(100);
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 /// Pauses between looks at output that does not grow.
 const LOOK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
-/// How long a supervisor may take to say who it is.
-const APPEAR: Duration = Duration::from_secs(3);
+/// How long a supervisor may take to say who it is. One that never began is told as lost no earlier.
+const APPEAR: Duration = Duration::from_secs(15);
 /// How long a command may be over before its supervisor has recorded it.
-const RECORD: Duration = Duration::from_secs(3);
+const RECORD: Duration = Duration::from_secs(30);
 
 /// Follows one activity. Holds its lock.
 pub(super) struct Tail {

@@ -89,14 +89,21 @@ async fn a_command_gets_a_clean_environment_in_its_own_folder() {
 
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_ended() {
-    let command = "trap '' TERM; echo begun; while :; do sleep 1; done";
+    let command = "trap '' TERM; : >begun; echo begun; while :; do sleep 1; done";
     let house = house(command, "3s").await;
-    let executor = house.executor();
-    let (_, call) = begin(&house, command).await;
-    let (output, exit) = house.output(call).await;
-    assert_eq!((output.as_slice(), exit.reason.as_str(), exit.signal), (b"begun\n".as_slice(), "timeout", Some(9)));
-    until(|| processes(call) == 0).await;
-    house.close(vec![executor]).await;
+    let executor = house.executor_with(Config { kill_grace_ms: 300, ..house.config() });
+    for _ in 0..5 {
+        let (run, call) = begin(&house, command).await;
+        let (output, exit) = house.output(call).await;
+        assert_eq!(exit.reason, "timeout");
+        until(|| processes(call) == 0).await;
+        // Its time counts from its start in the log: where that is held up, it may be over before the command begins.
+        if house.path("workspaces").join(format!("{run}/begun")).exists() {
+            assert_eq!((output.as_slice(), exit.signal), (b"begun\n".as_slice(), Some(9)));
+            return house.close(vec![executor]).await;
+        }
+    }
+    panic!("the command never begins");
 }
 
 #[tokio::test]
@@ -130,8 +137,9 @@ async fn a_flood_of_output_is_cut_off() {
 
 #[tokio::test]
 async fn another_executor_goes_on_where_one_died() {
-    let command = "i=0; while [ $i -lt 400 ]; do echo line $i; i=$((i+1)); sleep 0.01; done";
-    let house = house(command, "1m").await;
+    // It goes on until it is told, and says how much it has said.
+    let command = "i=0; until [ -e go ]; do echo line $i; i=$((i+1)); sleep 0.01; done; echo $i lines";
+    let house = house(command, "10m").await;
     let first = house.executor();
     let (run, call) = begin(&house, command).await;
     until(|| house.frames(call).len() >= 3).await;
@@ -139,10 +147,15 @@ async fn another_executor_goes_on_where_one_died() {
     drop(first);
     assert!(processes(call) > 0, "the command goes on");
     let second = house.executor();
+    let seen = house.frames(call).len();
+    until(|| house.frames(call).len() >= seen + 3).await;
+    std::fs::write(house.path("workspaces").join(format!("{run}/go")), "").unwrap();
     let (output, exit) = house.output(call).await;
-    let expected: Vec<u8> = (0..400).flat_map(|i| format!("line {i}\n").into_bytes()).collect();
+    let lines = exit.lines - 1;
+    let mut expected: Vec<u8> = (0..lines).flat_map(|i| format!("line {i}\n").into_bytes()).collect();
+    expected.extend(format!("{lines} lines\n").into_bytes());
     assert!(output == expected, "{}", String::from_utf8_lossy(&output));
-    assert!(exit.is_success() && exit.lines == 400);
+    assert!(exit.is_success());
     assert_eq!(house.count(run, "tool.started").await, 1);
     house.close(vec![second]).await;
 }
@@ -301,7 +314,7 @@ async fn whatever_a_command_does_its_end_is_told_as_it_was() {
         ("ulimit -t 1; while :; do :; done", (None, Some(9)), ""),
     ];
     let allow = json!({ "commands": commands.map(|(command, ..)| command) }).to_string();
-    let tool = "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: 20s\nconcurrency: { parallel: true }\n\
+    let tool = "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: 2m\nconcurrency: { parallel: true }\n\
                 input: { type: object, properties: { command: { type: string } }, required: [command] }\nrun: { builtin: shell.run }\n";
     let house = House::new(&[], &[("x.run", tool.to_owned())], &allow).await;
     let executor = house.executor();
@@ -322,7 +335,7 @@ async fn whatever_a_command_does_its_end_is_told_as_it_was() {
 
 #[tokio::test]
 async fn a_program_gets_its_arguments_whole() {
-    let tool = "name: x.say\ndescription: Says.\nkind: activity\neffect: write\ntimeout: 20s\n\
+    let tool = "name: x.say\ndescription: Says.\nkind: activity\neffect: write\ntimeout: 2m\n\
                 input: { type: object, additionalProperties: false, properties: { what: { type: string }, words: { type: array } } }\n\
                 run: { process: { command: [printf, --, \"[%s]\", \"{what}\", \"{words}\", \"{run_id}\"] } }\n";
     let house = House::new(&[], &[("x.say", tool.to_owned())], "{}").await;

@@ -118,8 +118,8 @@ async fn what_a_standing_approval_let_pass_is_asked_about_if_that_was_revoked_me
 #[tokio::test]
 async fn a_person_is_shown_where_it_comes_from_and_what_the_model_had_before_it() {
     let server = Server::start().await;
-    let dangerous = server.effect_tool("x.pay", "5s", false).replace("effect: external", "effect: payment");
-    let tools = [("x.do", server.effect_tool("x.do", "5s", false)), ("x.pay", dangerous)];
+    let dangerous = server.effect_tool("x.pay", "60s", false).replace("effect: external", "effect: payment");
+    let tools = [("x.do", server.effect_tool("x.do", "60s", false)), ("x.pay", dangerous)];
     let house = House::new(&[], &tools, "{}").await;
     let executor = house.executor();
     let run = house.run_for("Do number four.", vec![house.call("x.do", json!({"number": 71}), Trust::Untrusted)]).await;

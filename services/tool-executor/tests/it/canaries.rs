@@ -120,7 +120,7 @@ async fn a_secret_that_is_not_there_is_named_and_nothing_is_sent() {
     let server = Server::start().await;
     server.plan(&[Plan::Unavailable]);
     let tool = server
-        .effect_tool("x.do", "5s", false)
+        .effect_tool("x.do", "60s", false)
         .replace("allow_private: true", "headers: { A: \"secret:GONE\" }, allow_private: true");
     let house = House::new(&[], &[("x.do", tool)], "{}").await;
     let executor = house.executor();

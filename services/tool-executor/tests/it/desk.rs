@@ -63,7 +63,7 @@ impl Bench {
             "transport": {"stdio": {
                 "command": ["python3", script, folder], "env": {"TOKEN": "secret:TEST"}, "inherit": ["PATH"],
             }},
-            "timeouts": {"start": "20s", "call": "20s"},
+            "timeouts": {"start": "20s", "call": "60s"},
             "tools": {"echo": {"effect": "read", "idempotent": true}},
         });
         merge(&mut file, serde_json::from_str(more).unwrap());

@@ -9,7 +9,7 @@ use crate::house::House;
 use crate::server::{Plan, Server};
 
 async fn house(server: &Server, probe: bool) -> House {
-    House::new(&[], &[("x.do", server.effect_tool("x.do", "2s", probe))], "{}").await
+    House::new(&[], &[("x.do", server.effect_tool("x.do", "5s", probe))], "{}").await
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn what_has_not_happened_is_done_again_with_the_same_key_and_not_before_it
     let run = house.run(vec![call]).await;
     assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
     // Its time-out, and the margin on top of it.
-    assert!(began.elapsed() > Duration::from_secs(6), "{:?}", began.elapsed());
+    assert!(began.elapsed() > Duration::from_secs(9), "{:?}", began.elapsed());
     assert_eq!(server.asked(), [call_id.to_string(), call_id.to_string()]);
     assert_eq!(server.done().len(), 1);
     assert_eq!(house.count(run, "tool.started").await, 2);
@@ -72,7 +72,12 @@ async fn an_executor_that_dies_between_effect_and_record_leaves_it_to_another() 
     }
     drop(first);
     let second = house.executor();
-    assert_eq!(house.end_of(run, call_id).await.0, "tool.completed");
+    // Its message may come again while the lease is not let go of yet.
+    let (end, ..) = tokio::select! {
+        end = house.end_of(run, call_id) => end,
+        never = house.keep_ringing(run) => match never {},
+    };
+    assert_eq!(end, "tool.completed");
     assert_eq!((server.asked().len(), house.count(run, "tool.reconciled").await), (1, 1));
     house.close(vec![second]).await;
 }

@@ -60,7 +60,7 @@ async fn answer_one(mut socket: TcpStream, answer: Vec<u8>, then: Then) {
 
 fn tool(name: &str, at: SocketAddr, more: &str) -> (String, String) {
     let yaml = format!(
-        "name: {name}\ndescription: Looks.\neffect: read\nidempotent: true\ntimeout: 3s\nretry: {{ attempts: 1 }}\n\
+        "name: {name}\ndescription: Looks.\neffect: read\nidempotent: true\ntimeout: 60s\nretry: {{ attempts: 1 }}\n\
          input: {{ type: object, additionalProperties: false, properties: {{}} }}\n\
          run: {{ http: {{ method: GET, url: \"http://{at}/x\", allow_private: true{more} }} }}\n"
     );
@@ -175,7 +175,10 @@ async fn whatever_a_server_answers_the_call_ends_in_time_and_says_how() {
     let mut tools = Vec::new();
     for drill in &drills {
         let at = answering(drill.answer.clone(), drill.then).await;
-        tools.push(tool(drill.name, at, ""));
+        let (name, yaml) = tool(drill.name, at, "");
+        // Nothing but their time-out ends these.
+        let waits = matches!(drill.then, Then::Hang | Then::Drip);
+        tools.push((name, if waits { yaml.replace("timeout: 60s", "timeout: 3s") } else { yaml }));
     }
     let declared: Vec<_> = tools.iter().map(|(name, yaml)| (name.as_str(), yaml.clone())).collect();
     let house = House::new(&[], &declared, "{}").await;

@@ -238,7 +238,7 @@ async fn a_dry_run_that_is_refused_for_now_is_tried_again_later_as_often_as_its_
         tokio::join!(Box::pin(moves("n1")), Box::pin(drains("n1")), Box::pin(moves("n2")));
     assert_eq!(moved.0, "tool.completed");
     assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (2, 1));
-    assert_eq!(house.attempts(run).await, ["retry http_status"]);
+    assert_eq!(house.attempts(run).await, ["retry http_status (dry run)"]);
     // A person is asked once it could be tried out.
     assert_eq!(server.seen("/drain/n1/true").len(), 2);
     assert!(question.shown.evidence.last().unwrap().text.starts_with("Dry run: "));
@@ -250,22 +250,63 @@ async fn a_dry_run_that_is_refused_for_now_is_tried_again_later_as_often_as_its_
 }
 
 #[tokio::test]
-async fn a_dry_run_that_is_refused_again_and_again_denies_its_call() {
+async fn a_dry_run_is_asked_no_more_often_over_all_starts_than_its_tool_allows() {
     let server = Server::start().await;
     let mut declared = tools(&server);
-    declared[2].1.push_str("retry: { attempts: 2 }\n");
+    declared[2].1.push_str("retry: { attempts: 3 }\n");
     let house = House::new(&[], &declared, "{}").await;
     let executor = executor(&house, POLICIES);
-    server.be_busy("/check/n1", 9, 4);
+    server.be_busy("/check/n1", 1, 4);
+    // In the second start it is asked twice, since it does not ask to wait for long.
+    server.be_busy("/check/n1", 9, 1);
     let (run, id) = house.run_one("x.move", json!({"node": "n1"}), Trust::Operator).await;
     let (end, code, block) = tokio::select! {
         end = house.end_of(run, id) => end,
         never = house.keep_time(run) => match never {},
     };
     assert_eq!((end, code.as_str()), ("tool.denied", "dry_run_failed"), "{}", block.text);
-    assert!(block.text.contains("it asks to wait 4 s"), "{}", block.text);
-    assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (2, 0));
-    assert_eq!(house.attempts(run).await, ["retry http_status"], "the last is the call's end");
+    assert!(block.text.contains("it asks to wait 1 s"), "{}", block.text);
+    assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (3, 0));
+    assert_eq!(house.attempts(run).await, ["retry http_status (dry run)"; 2], "the last is the call's end");
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn a_call_has_as_many_attempts_of_its_own_as_without_a_dry_run() {
+    let server = Server::start().await;
+    let mut declared = tools(&server);
+    declared[1].1.push_str("retry: { attempts: 2 }\n");
+    let house = House::new(&[], &declared, "{}").await;
+    let executor = executor(&house, POLICIES);
+    server.be_busy("/check/n1", 1, 1);
+    server.be_busy("/move/n1", 1, 1);
+    let (run, id) = house.run_one("x.move", json!({"node": "n1"}), Trust::Operator).await;
+    let (end, ..) = tokio::select! {
+        end = house.end_of(run, id) => end,
+        never = house.keep_time(run) => match never {},
+    };
+    assert_eq!(end, "tool.completed");
+    assert_eq!(house.attempts(run).await, ["retry http_status (dry run)", "retry http_status"]);
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
+async fn what_a_person_has_agreed_to_is_tried_out_as_often_as_if_it_never_was() {
+    let server = Server::start().await;
+    let mut declared = tools(&server);
+    declared[0].1.push_str("retry: { attempts: 2 }\n");
+    let house = House::new(&[], &declared, "{}").await;
+    let executor = executor(&house, POLICIES);
+    // Once before the question, and once after the yes: more in all than one of its attempts may fail.
+    server.be_busy("/drain/n1/true", 1, 1);
+    let (run, id) = house.run_one("x.drain", json!({"node": "n1"}), Trust::Operator).await;
+    let question = house.question(run, 1).await;
+    server.be_busy("/drain/n1/true", 1, 1);
+    house.decide(run, question.approval_id, None).await;
+    let (end, _, block) = house.end_of(run, id).await;
+    assert_eq!(end, "tool.completed", "{}", block.text);
+    assert_eq!((server.seen("/drain/n1/true").len(), server.seen("/drain/n1/").len()), (4, 1));
+    assert_eq!(house.attempts(run).await, ["retry http_status (dry run)"; 2]);
     house.close(vec![executor]).await;
 }
 

@@ -12,7 +12,7 @@ async fn what_is_frozen_does_not_happen_and_goes_on_when_it_is_lifted() {
     let server = Server::start().await;
     let allow = format!("{{ hosts: [\"{}\"] }}", server.addr);
     let house =
-        House::new(&["file.write", "http.get"], &[("x.do", server.effect_tool("x.do", "5s", false))], &allow).await;
+        House::new(&["file.write", "http.get"], &[("x.do", server.effect_tool("x.do", "60s", false))], &allow).await;
     let executor = house.executor();
     let ingress = house.engine(Role::Ingress).await;
     let freeze = async |on| {

@@ -34,7 +34,7 @@ async fn desk(house: &House, word: &'static str, stop: &CancellationToken) -> Ar
 
 #[tokio::test]
 async fn who_says_no_before_a_call_keeps_it_from_happening() {
-    let allow = with("{name: gate, at: before_tool, responder: desk}");
+    let allow = with("{name: gate, at: before_tool, responder: desk, timeout: 30s}");
     let house = House::new(&["test.echo", "file.write"], &[], &allow).await;
     let stop = CancellationToken::new();
     let asked = desk(&house, "forbidden", &stop).await;
@@ -67,7 +67,7 @@ async fn who_says_no_before_a_call_keeps_it_from_happening() {
 
 #[tokio::test]
 async fn who_says_no_after_a_call_keeps_the_model_from_its_result() {
-    let allow = with("{name: censor, at: after_tool, responder: desk}");
+    let allow = with("{name: censor, at: after_tool, responder: desk, timeout: 30s}");
     let house = House::new(&["test.echo"], &[], &allow).await;
     let stop = CancellationToken::new();
     let asked = desk(&house, "salary", &stop).await;
@@ -95,8 +95,10 @@ async fn who_says_no_after_a_call_keeps_the_model_from_its_result() {
 #[tokio::test]
 async fn what_a_failure_says_in_words_from_outside_is_kept_from_the_model_too() {
     let server = Server::start().await;
-    let allow =
-        format!("{{ hosts: [\"{}\"] }}\nchecks: [{{name: censor, at: after_tool, responder: desk}}]", server.addr);
+    let allow = format!(
+        "{{ hosts: [\"{}\"] }}\nchecks: [{{name: censor, at: after_tool, responder: desk, timeout: 30s}}]",
+        server.addr
+    );
     let house = House::new(&["http.get"], &[], &allow).await;
     let stop = CancellationToken::new();
     let asked = desk(&house, "no such thing", &stop).await;
@@ -130,7 +132,7 @@ async fn what_came_of_an_activity_is_asked_about_as_any_result() {
     let tool = "name: x.run\ndescription: Runs.\nkind: activity\neffect: write\ntimeout: 1m\n\
                 input: { type: object, properties: { command: { type: string } }, required: [command] }\n\
                 run: { builtin: shell.run }\n";
-    let allow = "{ commands: [\"true\"] }\nchecks: [{name: censor, at: after_tool, responder: desk}]";
+    let allow = "{ commands: [\"true\"] }\nchecks: [{name: censor, at: after_tool, responder: desk, timeout: 30s}]";
     let house = House::new(&["test.echo"], &[("x.run", tool.to_owned())], allow).await;
     let stop = CancellationToken::new();
     let asked = desk(&house, "salary", &stop).await;

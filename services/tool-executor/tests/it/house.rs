@@ -8,7 +8,7 @@ use bus::{ConsumeOptions, Delivery, Outcome, header};
 use engine::testing::TestStack;
 use engine::{Engine, SubmitError, ToolCatalog};
 use jiff::Timestamp;
-use kernel::call::{Approval, CallRequest, Compensation, Exit, Observation, Verdict};
+use kernel::call::{Approval, Attempt, CallRequest, Compensation, Exit, Observation, Verdict};
 use kernel::command::{
     ByOperator, Command, ConcludeCall, CreateRun, DecideApproval, FireTimer, TurnOutcome, WaitRequest,
 };
@@ -62,7 +62,7 @@ impl House {
 
     /// A house with one tool of its own, `x.do`, which does an effect at this server.
     pub async fn with_effect(server: &Server) -> Self {
-        Self::new(&[], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await
+        Self::new(&[], &[("x.do", server.effect_tool("x.do", "60s", false))], "{}").await
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -84,8 +84,9 @@ impl House {
             common,
             secrets_dir: self.path("secrets"),
             checkout_root: self.path("repositories"),
-            kill_grace_ms: 300,
-            lease_seconds: 1,
+            // Longer than anything is held up: who dies here lets go of its leases at once.
+            lease_seconds: 30,
+            begin_within: Duration::from_secs(30),
             ..Config::default()
         }
     }
@@ -316,7 +317,11 @@ impl House {
             EventData::ToolProgressed(progressed) => progressed.attempt,
             _ => None,
         });
-        attempts.map(|attempt| format!("{} {}", attempt.class.as_str(), attempt.code)).collect()
+        let words = |attempt: Attempt| {
+            let of = if attempt.dry_run { " (dry run)" } else { "" };
+            format!("{} {}{of}", attempt.class.as_str(), attempt.code)
+        };
+        attempts.map(words).collect()
     }
 
     /// How many events of this type the run has.

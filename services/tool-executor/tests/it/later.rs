@@ -11,7 +11,7 @@ use crate::server::{Plan, Server};
 
 /// A tool that may be tried this often.
 fn patient(server: &Server, retry: &str) -> String {
-    server.effect_tool("x.do", "2s", true) + &format!("retry: {retry}\n")
+    server.effect_tool("x.do", "60s", true) + &format!("retry: {retry}\n")
 }
 
 #[tokio::test]
@@ -181,8 +181,8 @@ async fn a_cancelled_run_undoes_what_it_did_newest_first() {
     let server = Server::start().await;
     let undo = undone_at(&server.url("/undo"), ", x-trust: system");
     let tools = [
-        ("x.do", server.effect_tool("x.do", "5s", false) + &undo),
-        ("x.late", server.effect_tool("x.late", "5s", false) + &undo),
+        ("x.do", server.effect_tool("x.do", "60s", false) + &undo),
+        ("x.late", server.effect_tool("x.late", "60s", false) + &undo),
     ];
     let house = House::new(&[], &tools, "{}").await;
     let executor = house.executor();
@@ -199,7 +199,7 @@ async fn a_cancelled_run_undoes_what_it_did_newest_first() {
 async fn what_undoes_an_effect_with_words_of_a_stranger_is_asked_about() {
     let server = Server::start().await;
     let undo = undone_at(&server.url("/undo"), "");
-    let tools = [("x.do", server.effect_tool("x.do", "5s", false) + &undo)];
+    let tools = [("x.do", server.effect_tool("x.do", "60s", false) + &undo)];
     let house = House::new(&[], &tools, "{}").await;
     let executor = house.executor();
     let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
@@ -220,8 +220,8 @@ async fn an_executor_that_dies_while_it_undoes_leaves_the_rest_to_another() {
     let server = Server::start().await;
     let undo = undone_at(&server.url("/effect"), ", x-trust: system");
     let tools = [
-        ("x.do", server.effect_tool("x.do", "5s", false) + &undo),
-        ("x.late", server.effect_tool("x.late", "5s", false) + &undo),
+        ("x.do", server.effect_tool("x.do", "60s", false) + &undo),
+        ("x.late", server.effect_tool("x.late", "60s", false) + &undo),
     ];
     let house = House::new(&[], &tools, "{}").await;
     let first = house.executor();

@@ -18,7 +18,8 @@ async fn ask(house: &House, tool: &str, number: u64) -> (RunId, CallId) {
 #[tokio::test]
 async fn a_tenants_limit_holds_over_all_its_runs_tools_and_executors() {
     let server = Server::start().await;
-    let tools = [("x.do", server.effect_tool("x.do", "5s", false)), ("y.do", server.effect_tool("y.do", "5s", false))];
+    let tools =
+        [("x.do", server.effect_tool("x.do", "60s", false)), ("y.do", server.effect_tool("y.do", "60s", false))];
     let house = House::new(&[], &tools, "{}").await;
     let config = || Config { rate_limits: vec!["tenant:default=3/1h".to_owned()], ..house.config() };
     let executors = vec![house.executor_with(config()), house.executor_with(config())];
@@ -50,7 +51,7 @@ async fn a_tenants_limit_holds_over_all_its_runs_tools_and_executors() {
 #[tokio::test]
 async fn one_call_finds_out_whether_a_target_is_well_again() {
     let server = Server::start().await;
-    let tool = server.effect_tool("x.do", "5s", false) + "retry: { attempts: 1 }\n";
+    let tool = server.effect_tool("x.do", "60s", false) + "retry: { attempts: 1 }\n";
     let house = House::new(&[], &[("x.do", tool)], "{}").await;
     let config = || Config { breaker_failures: 2, breaker_first_ms: 500, ..house.config() };
     let executors = vec![house.executor_with(config()), house.executor_with(config())];

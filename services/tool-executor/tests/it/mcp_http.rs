@@ -118,7 +118,7 @@ async fn message(State(server): State<Server>, headers: HeaderMap, Json(asked): 
     match asked["method"].as_str().unwrap_or_default() {
         "tools/list" => {
             let tool = |name: &str| json!({"name": name, "inputSchema": {"type": "object"}});
-            answer(json!({"tools": [tool("look"), tool("do")]}))
+            answer(json!({"tools": [tool("look"), tool("do"), tool("wait")]}))
         }
         "tools/call" => {
             let plan = {
@@ -168,7 +168,7 @@ fn badly(plan: Plan) -> Response {
     }
 }
 
-/// A house with such a server, called `net`: `look` reads, of `do` nothing is known.
+/// A house with such a server, called `net`: `look` reads, of `do` nothing is known, nor of `wait`, which is soon given up.
 struct Bench {
     house: House,
     server: Server,
@@ -182,8 +182,8 @@ impl Bench {
         let file = json!({
             "name": "net",
             "transport": {"http": {"url": format!("http://{}/mcp", server.at), "allow_private": true}},
-            "tools": {"look": {"effect": "read", "idempotent": true}},
-            "timeouts": {"call": "2s"},
+            "tools": {"look": {"effect": "read", "idempotent": true}, "wait": {"timeout": "2s"}},
+            "timeouts": {"call": "30s"},
             "limits": {"message_bytes": 100_000},
         });
         std::fs::write(house.path("agents/servers/net.yaml"), file.to_string()).unwrap();
@@ -255,7 +255,8 @@ async fn however_badly_it_answers_the_call_ends_and_is_not_repeated_if_that_coul
     ] {
         let before = bench.server.counts().0;
         bench.server.plan(&[plan]);
-        let (have, code, block) = bench.result("net.do").await;
+        let tool = if matches!(plan, Plan::Hang | Plan::Drip) { "net.wait" } else { "net.do" };
+        let (have, code, block) = bench.result(tool).await;
         assert_eq!((have, code.as_str()), end, "{plan:?}: {}", block.text);
         assert_eq!(bench.server.counts().0, before + 1, "{plan:?}");
     }

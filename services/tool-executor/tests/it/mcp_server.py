@@ -1,6 +1,7 @@
 """A small MCP server over stdio for tests: what it offers stands in a file, what it did in another.
 
-usage: mcp_server.py FOLDER      (FOLDER/offer.json: the tools; FOLDER/log: a line of JSON for each thing that happened)
+usage: mcp_server.py FOLDER      (FOLDER/offer.json: the tools; FOLDER/log: a line of JSON for each thing that happened;
+                                  FOLDER/over: there once tasks are to end)
 """
 
 import base64
@@ -67,8 +68,9 @@ def call(key, params):
         log("dying")
         os._exit(3)
     if name == "slow":
-        for step in range(200):
-            send({"method": "notifications/progress", "params": {"progressToken": token, "progress": step, "total": 200}})
+        for step in range(2000):
+            progress = {"progressToken": token, "progress": step, "total": 2000}
+            send({"method": "notifications/progress", "params": progress})
             time.sleep(0.05)
             if key in CANCELLED:
                 log("stopped")
@@ -119,7 +121,7 @@ def call(key, params):
 
 def task(params):
     kept = json.loads(TASKS.read_text())[params["taskId"]]
-    if time.time() < kept["until"]:
+    if time.time() < kept["until"] and not (FOLDER / "over").exists():
         return {**kept["task"], "resultType": "complete", "statusMessage": "still at it"}
     return {**kept["task"], "resultType": "complete", "status": "completed", "result": text("the task is done")}
 

@@ -184,7 +184,7 @@ async fn a_result_vouches_for_what_its_system_assigns_and_not_for_what_it_was_gi
 async fn an_obligation_is_kept_or_the_call_is_refused() {
     let server = Server::start().await;
     let declared =
-        [("x.do", server.effect_tool("x.do", "5s", false)), ("x.sure", server.effect_tool("x.sure", "5s", true))];
+        [("x.do", server.effect_tool("x.do", "60s", false)), ("x.sure", server.effect_tool("x.sure", "60s", true))];
     let house = House::new(&[], &declared, "{}").await;
     let policies = house.path("policies");
     std::fs::create_dir(&policies).unwrap();

@@ -98,7 +98,7 @@ async fn a_tool_that_is_not_the_one_that_was_shown_does_not_act_on_the_yes() {
     executor.stop().await.unwrap();
 
     // Somebody changes the tool, so that the same call does something else, before the yes is there.
-    let shown = server.effect_tool("x.do", "5s", false);
+    let shown = server.effect_tool("x.do", "60s", false);
     let changed = shown.replace("method: POST", "method: PUT");
     assert_ne!(changed, shown);
     std::fs::write(house.path("agents/tools/x.do.yaml"), changed).unwrap();

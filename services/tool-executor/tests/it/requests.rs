@@ -177,7 +177,7 @@ async fn a_large_result_is_kept_whole_and_can_be_read_in_parts() {
 #[tokio::test]
 async fn a_paused_run_starts_nothing_until_it_goes_on() {
     let server = Server::start().await;
-    let house = House::new(&["test.echo"], &[("x.do", server.effect_tool("x.do", "5s", false))], "{}").await;
+    let house = House::new(&["test.echo"], &[("x.do", server.effect_tool("x.do", "60s", false))], "{}").await;
     let (run, call_id) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
     let by = || ByOperator { by: "ann".to_owned(), reason: None };
     house.submit(Role::Ingress, run, Command::Pause(by()), "pause").await;

@@ -1,6 +1,6 @@
 //! A stand-in for the outside: counts what it receives, and misbehaves when told to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,8 +35,8 @@ struct Shared {
     seen: Vec<(String, HeaderMap)>,
     /// What to answer at some paths.
     answers: HashMap<String, (StatusCode, String)>,
-    /// How often a path is busy yet, and for how many seconds it says so.
-    busy: HashMap<String, (usize, u64)>,
+    /// For how many seconds each of the next requests to a path is told that it is busy.
+    busy: HashMap<String, VecDeque<u64>>,
 }
 
 /// What becomes of an effect.
@@ -90,9 +90,11 @@ impl Server {
         self.shared.lock().unwrap().answers.insert(path.to_owned(), (status, body));
     }
 
-    /// Answers the next requests to a path with 429, which asks to wait for so many seconds.
+    /// Answers the next requests to a path with 429, which asks to wait for so many seconds. What was said so before comes
+    /// first.
     pub fn be_busy(&self, path: &str, times: usize, seconds: u64) {
-        self.shared.lock().unwrap().busy.insert(path.to_owned(), (times, seconds));
+        let mut shared = self.shared.lock().unwrap();
+        shared.busy.entry(path.to_owned()).or_default().extend(std::iter::repeat_n(seconds, times));
     }
 
     pub fn asked(&self) -> Vec<String> {
@@ -233,8 +235,8 @@ async fn endless() -> Body {
 async fn echo(State(server): State<Server>, request: Request) -> Response {
     let path = request.uri().path().to_owned();
     server.shared.lock().unwrap().seen.push((path.clone(), request.headers().clone()));
-    if let Some((left @ 1.., seconds)) = server.shared.lock().unwrap().busy.get_mut(&path) {
-        *left -= 1;
+    let busy = server.shared.lock().unwrap().busy.get_mut(&path).and_then(VecDeque::pop_front);
+    if let Some(seconds) = busy {
         return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", seconds.to_string())], "later").into_response();
     }
     if let Some(answer) = server.shared.lock().unwrap().answers.get(&path).cloned() {

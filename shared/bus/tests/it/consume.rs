@@ -1,13 +1,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bus::testing::TestBus;
 use bus::{BusError, ConsumeOptions, Delivery, Outcome, Outgoing, header, subject};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Notes, holds, impatient, runnable, settled, until, within};
+use crate::support::{Notes, are_dead, holds, impatient, jetstream, patient, runnable, settled, status, until, within};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -17,7 +17,7 @@ fn quick() -> ConsumeOptions {
 
 #[tokio::test]
 async fn handles_every_message_and_leaves_none_behind() {
-    let bus = TestBus::start().await.unwrap();
+    let bus = patient().await;
     let (notes, token) = (Notes::default(), CancellationToken::new());
     let seen = notes.clone();
     let handler = move |delivery: Delivery| {
@@ -76,7 +76,7 @@ async fn shows_what_the_publisher_sent() {
 
 #[tokio::test]
 async fn failures_are_repeated_and_then_kept_with_their_reason_while_others_flow() {
-    let bus = TestBus::start().await.unwrap();
+    let bus = patient().await;
     let (notes, token) = (Notes::default(), CancellationToken::new());
     let seen = notes.clone();
     let consuming = bus
@@ -103,7 +103,7 @@ async fn failures_are_repeated_and_then_kept_with_their_reason_while_others_flow
     bus.publisher().publish_all(runs.map(runnable).to_vec()).await;
     // 3 + 1 + 3 + 2 + 1 attempts.
     notes.wait_for(10).await;
-    until("three dead letters", async || bus.dlq_list(10, None).await.unwrap().letters.len() == 3).await;
+    until("three dead letters", async || are_dead(&bus, 3).await).await;
     let mut reasons: Vec<_> = bus
         .dlq_list(10, None)
         .await
@@ -154,7 +154,7 @@ async fn a_slow_handler_keeps_its_message() {
 
 #[tokio::test]
 async fn a_stuck_handler_loses_its_message() {
-    let bus = TestBus::start().await.unwrap();
+    let bus = patient().await;
     let (notes, token) = (Notes::default(), CancellationToken::new());
     let seen = notes.clone();
     let handler = move |delivery: Delivery| {
@@ -177,24 +177,24 @@ async fn a_stuck_handler_loses_its_message() {
 
 #[tokio::test]
 async fn deferring_costs_no_attempt_and_stops_the_pulling() {
-    let bus = TestBus::start().await.unwrap();
+    let bus = patient().await;
     let (notes, token) = (Notes::default(), CancellationToken::new());
     let seen = notes.clone();
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = calls.clone();
+    let (calls, down) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
+    let (counted, is_down) = (calls.clone(), down.clone());
     let options = ConsumeOptions { concurrency: 2, ..quick() };
     let consuming = bus
         .consume(
             "planner",
             options,
             move |delivery| {
-                let call = counted.fetch_add(1, Ordering::SeqCst);
-                if call >= 40 {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let is_down = is_down.load(Ordering::SeqCst);
+                if !is_down {
                     seen.add(format!("{} {}", String::from_utf8_lossy(&delivery.payload), delivery.delivered));
                 }
-                // The database is down for far longer than a message may fail.
                 async move {
-                    Ok(if call < 40 {
+                    Ok(if is_down {
                         Outcome::Defer { after: Some(70 * MS), reason: "down".into() }
                     } else {
                         Outcome::Ack
@@ -205,8 +205,10 @@ async fn deferring_costs_no_attempt_and_stops_the_pulling() {
         )
         .unwrap();
     bus.publisher().publish_all(["a", "b", "c", "d"].map(runnable).to_vec()).await;
-    until("the first deferral", async || calls.load(Ordering::SeqCst) > 4).await;
+    // The database is down for far longer than a message may fail.
+    until("many deferrals", async || calls.load(Ordering::SeqCst) >= 40).await;
     holds(&bus, "planner", 2).await;
+    down.store(false, Ordering::SeqCst);
     let mut notes = notes.wait_for(4).await;
     notes.sort();
     assert_eq!(notes, ["a 1", "b 1", "c 1", "d 1"]);
@@ -218,7 +220,7 @@ async fn deferring_costs_no_attempt_and_stops_the_pulling() {
 
 #[tokio::test]
 async fn runs_no_more_handlers_than_allowed_and_takes_no_more_than_it_can_hold() {
-    let bus = TestBus::start().await.unwrap();
+    let bus = patient().await;
     let token = CancellationToken::new();
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let notes = Notes::default();
@@ -245,7 +247,7 @@ async fn runs_no_more_handlers_than_allowed_and_takes_no_more_than_it_can_hold()
     };
     bus.publisher().publish_all((0..20).map(|n| runnable(&n.to_string())).collect()).await;
     until("three handlers", async || running.load(Ordering::SeqCst) == 3).await;
-    until("two in line", async || bus.consumer_status("planner").await.unwrap().unacknowledged == 5).await;
+    until("two in line", async || status(&bus, "planner", |status| status.unacknowledged == 5).await).await;
     holds(&bus, "planner", 15).await;
     gate.send_replace(true);
     notes.wait_for(20).await;
@@ -257,17 +259,15 @@ async fn runs_no_more_handlers_than_allowed_and_takes_no_more_than_it_can_hold()
 
 #[tokio::test]
 async fn a_message_whose_handler_never_answers_becomes_a_dead_letter() {
-    let bus = TestBus::start().await.unwrap();
+    let bus = patient().await;
     // A process that dies under the message: delivered again and again, never settled.
-    let raw = async_nats::connect(bus::testing::url()).await.unwrap();
-    let jetstream = async_nats::jetstream::new(raw);
-    let stream = jetstream.get_stream(bus.namespace().name("EVENTS")).await.unwrap();
+    let stream = jetstream().await.get_stream(bus.namespace().name("EVENTS")).await.unwrap();
     let consumer: async_nats::jetstream::consumer::PullConsumer =
         stream.get_consumer(&bus.namespace().name("planner")).await.unwrap();
     bus.publisher().publish(runnable("killer")).await.unwrap();
     for _ in 0..6 {
         use futures::StreamExt as _;
-        let mut batch = consumer.batch().max_messages(1).expires(Duration::from_secs(10)).messages().await.unwrap();
+        let mut batch = consumer.batch().max_messages(1).expires(Duration::from_secs(60)).messages().await.unwrap();
         let message = within("a delivery", batch.next()).await.unwrap().unwrap();
         message.ack_with(async_nats::jetstream::AckKind::Nak(None)).await.unwrap();
     }
@@ -285,7 +285,7 @@ async fn a_message_whose_handler_never_answers_becomes_a_dead_letter() {
             token.clone(),
         )
         .unwrap();
-    until("a dead letter", async || bus.dlq_list(10, None).await.unwrap().letters.len() == 1).await;
+    until("a dead letter", async || are_dead(&bus, 1).await).await;
     let letter = bus.dlq_list(1, None).await.unwrap().letters.remove(0);
     assert_eq!(letter.reason, "delivered 6 times and never answered");
     token.cancel();

@@ -13,7 +13,8 @@ async fn kill(bus: &Bus, consumer: &str, messages: Vec<Outgoing>) {
     let options = ConsumeOptions { concurrency: 1, ..ConsumeOptions::default() };
     let consuming = bus.consume(consumer, options, |_| async { Ok(Outcome::dead("told to")) }, token.clone()).unwrap();
     assert!(bus.publisher().publish_all(messages).await.iter().all(Result::is_ok));
-    until("the dead letters", async || bus.stream_status("DLQ").await.unwrap().last_seq == before + count).await;
+    let are_kept = async || bus.stream_status("DLQ").await.is_ok_and(|status| status.last_seq == before + count);
+    until("the dead letters", are_kept).await;
     token.cancel();
     consuming.join().await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use bus::testing::TestBus;
 use bus::{Bus, Delivery, OrderedOptions, OrderedPull, PARTITIONS, Subject};
 
-use crate::support::{frame, impatient, until, within};
+use crate::support::{frame, impatient, status, until, within};
 
 /// Which partition a call's frames are in.
 async fn partition_of(bus: &Bus, call: &str) -> u8 {
@@ -95,7 +95,7 @@ async fn a_successor_goes_on_after_the_last_acknowledgement_without_waiting() {
     assert_eq!(offsets(&seen), (10..50).collect::<Vec<_>>());
     second.ack_through(seen.last().unwrap().stream_seq).await.unwrap();
     let consumer = format!("observer-{partition}");
-    until("all acknowledged", async || bus.consumer_status(&consumer).await.unwrap().unacknowledged == 0).await;
+    until("all acknowledged", async || status(&bus, &consumer, |status| status.unacknowledged == 0).await).await;
     bus.end().await.unwrap();
 }
 
@@ -110,7 +110,7 @@ async fn what_is_delivered_again_is_passed_over_and_can_still_be_acknowledged() 
     until("a redelivery", async || {
         let quiet = tokio::time::timeout(Duration::from_millis(300), pull.next()).await;
         assert!(quiet.is_err(), "a message was handed out twice");
-        bus.consumer_status(&consumer).await.unwrap().redelivered > 0
+        status(&bus, &consumer, |status| status.redelivered > 0).await
     })
     .await;
     bus.publisher().publish(frame("c", 1)).await.unwrap();
@@ -121,7 +121,7 @@ async fn what_is_delivered_again_is_passed_over_and_can_still_be_acknowledged() 
     until("all acknowledged", async || {
         // Goes on reading: an acknowledgement that came too early is sent again with the next delivery.
         let _ = tokio::time::timeout(Duration::from_millis(100), pull.next()).await;
-        bus.consumer_status(&consumer).await.unwrap().unacknowledged == 0
+        status(&bus, &consumer, |status| status.unacknowledged == 0).await
     })
     .await;
     bus.end().await.unwrap();

@@ -1,16 +1,19 @@
 //! What the server or the network may do to us.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bus::testing::{self, TestBus};
 use bus::{Bus, BusOptions, BusState, ConsumeOptions, Consuming, Delivery, OrderedOptions, Outcome};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Notes, Proxy, frame, impatient, impatient_topology, runnable, settled, until, within};
+use crate::support::{Notes, Proxy, frame, impatient, impatient_topology, jetstream, runnable, settled, until, within};
 
 async fn through(proxy: &Proxy, bus: &Bus) -> Bus {
     let options = BusOptions {
         url: proxy.url.clone(),
+        // What is under way when the connection is cut is never answered, and not waited for as long as in other tests.
+        patience: Duration::from_secs(5),
         topology: impatient_topology(),
         ..testing::options(bus.namespace().clone())
     };
@@ -49,8 +52,7 @@ async fn a_consumer_outlives_the_loss_of_itself() {
     let consuming = noting(&bus, ConsumeOptions::default(), &notes, &token);
     bus.publisher().publish(runnable("a")).await.unwrap();
     notes.wait_for(1).await;
-    let raw = async_nats::jetstream::new(async_nats::connect(testing::url()).await.unwrap());
-    let stream = raw.get_stream_no_info(bus.namespace().name("EVENTS")).await.unwrap();
+    let stream = jetstream().await.get_stream_no_info(bus.namespace().name("EVENTS")).await.unwrap();
     stream.delete_consumer(&bus.namespace().name("planner")).await.unwrap();
     bus.publisher().publish(runnable("b")).await.unwrap();
     // At least once: the new consumer begins at the start of the stream.
@@ -166,7 +168,7 @@ async fn shutting_down_without_a_server_takes_no_longer_than_allowed() {
     let bus = through(&proxy, &direct).await;
     let (notes, token) = (Notes::default(), CancellationToken::new());
     let seen = notes.clone();
-    let options = ConsumeOptions { drain: std::time::Duration::from_secs(1), ..ConsumeOptions::default() };
+    let options = ConsumeOptions { drain: Duration::from_secs(1), ..ConsumeOptions::default() };
     let consuming = bus
         .consume(
             "planner",

@@ -62,7 +62,8 @@ async fn a_full_inbox_refuses_and_recovers_once_it_is_consumed() {
     let consuming = bus
         .consume("ingress", bus::ConsumeOptions::default(), |_| async { Ok(bus::Outcome::Ack) }, token.clone())
         .unwrap();
-    crate::support::until("room", async || bus.stream_status("INBOUND").await.unwrap().messages == 0).await;
+    let is_room = async || bus.stream_status("INBOUND").await.is_ok_and(|status| status.messages == 0);
+    crate::support::until("room", is_room).await;
     bus.publisher().publish(event(stored)).await.unwrap();
     token.cancel();
     consuming.join().await;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bus::testing::{self, TestBus};
-use bus::{Bus, Outgoing, Topology, subject};
+use bus::{Bus, ConsumerStatus, Outgoing, Topology, subject};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
@@ -70,16 +70,23 @@ impl Notes {
 
 /// Waits until the server holds so many messages for the consumer. It counts a message in a while after it stored it.
 pub async fn holds(bus: &Bus, consumer: &str, pending: u64) {
-    until("the count of messages", async || bus.consumer_status(consumer).await.unwrap().pending == pending).await;
+    until("the count of messages", async || status(bus, consumer, |status| status.pending == pending).await).await;
 }
 
 /// Waits until the consumer has nothing left. The server takes acknowledgements in a while after it received them.
 pub async fn settled(bus: &Bus, consumer: &str) {
-    until("every acknowledgement", async || {
-        let status = bus.consumer_status(consumer).await.unwrap();
-        (status.pending, status.unacknowledged) == (0, 0)
-    })
-    .await;
+    let nothing = |status: ConsumerStatus| (status.pending, status.unacknowledged) == (0, 0);
+    until("every acknowledgement", async || status(bus, consumer, nothing).await).await;
+}
+
+/// Whether the consumer stands like this by now, for those who ask again: without an answer it does not.
+pub async fn status(bus: &Bus, consumer: &str, like: impl Fn(ConsumerStatus) -> bool) -> bool {
+    bus.consumer_status(consumer).await.is_ok_and(like)
+}
+
+/// Whether there are so many dead letters by now.
+pub async fn are_dead(bus: &Bus, count: usize) -> bool {
+    bus.dlq_list(10, None).await.is_ok_and(|page| page.letters.len() == count)
 }
 
 /// A bus whose consumers hear of a silent worker after two seconds, so that tests of it are quick.
@@ -88,11 +95,27 @@ pub async fn impatient() -> TestBus {
 }
 
 pub fn impatient_topology() -> Topology {
+    topology_that_waits(Duration::from_secs(2))
+}
+
+/// A bus whose consumers wait a minute for a silent worker: nothing is delivered again because the machine is busy.
+pub async fn patient() -> TestBus {
+    TestBus::start_with(topology_that_waits(Duration::from_secs(60))).await.unwrap()
+}
+
+fn topology_that_waits(ack_wait: Duration) -> Topology {
     let mut topology = testing::topology();
     for consumer in &mut topology.consumers {
-        consumer.ack_wait = Duration::from_secs(2);
+        consumer.ack_wait = ack_wait;
     }
     topology
+}
+
+/// The client library itself, as patient as a [`TestBus`].
+pub async fn jetstream() -> async_nats::jetstream::Context {
+    let options = async_nats::ConnectOptions::new().connection_timeout(DEADLINE);
+    let client = options.connect(testing::url()).await.unwrap();
+    async_nats::jetstream::context::ContextBuilder::new().timeout(DEADLINE).build(client)
 }
 
 /// The event that wakes the planner for this run.

@@ -1,7 +1,7 @@
 use bus::testing::{self, TestBus};
 use bus::{Bus, BusError, BusOptions, BusState, StreamLimits, subject};
 
-use crate::support::{Notes, frame, holds, runnable};
+use crate::support::{Notes, frame, holds, jetstream, runnable};
 
 #[tokio::test]
 async fn several_reconcile_at_once_and_again_with_other_limits() {
@@ -93,8 +93,7 @@ async fn mending_changes_no_settings() {
     let settings = |bus: &TestBus| {
         let name = bus.namespace().name("EVENTS");
         async move {
-            let raw = async_nats::jetstream::new(async_nats::connect(testing::url()).await.unwrap());
-            let mut stream = raw.get_stream(name).await.unwrap();
+            let mut stream = jetstream().await.get_stream(name).await.unwrap();
             (stream.info().await.unwrap().config.clone(), stream)
         }
     };

@@ -221,7 +221,9 @@ async fn one_poisoned_command_does_not_take_its_batch_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn committed_events_are_published_once_and_swept_if_not() {
     let stack = TestStack::new().await.unwrap();
-    let engine = stack.engine(Role::Ingress).await.unwrap();
+    // Long enough that the row of the commit is there when it is swept.
+    let options = engine::EngineOptions { outbox_keep: Duration::from_secs(600), ..stack.options(Role::Ingress) };
+    let engine = stack.another_engine(options).await.unwrap();
     let mut heard = stack.bus().subscribe("evt.>").await.unwrap();
     stack.bus().flush().await.unwrap();
     let run = new_run(&engine).await;

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 /// A connection of one's own to Redis: to look, or to break something.
 pub async fn redis() -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(engine::testing::redis_url()).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    engine::testing::redis().await.unwrap()
 }
 
 /// What `look` finds, as soon as it finds it.

@@ -116,7 +116,11 @@ impl RunState {
         let ToolProgressed { call_id, attempt, put_off, handle, asks, .. } = progressed;
         let run_id = self.run_id;
         let Some(call) = self.calls.get_mut(call_id) else { return };
-        call.failed_attempts += u32::from(attempt.is_some());
+        match attempt {
+            Some(attempt) if attempt.dry_run => call.failed_dry_runs += 1,
+            Some(_) => call.failed_attempts += 1,
+            None => {}
+        }
         if let Some(until) = put_off {
             call.status = if call.grant.is_some() { CallStatus::Approved } else { CallStatus::Requested };
             call.put_off = Some(PutOff { timer_id: retry_timer(run_id, *call_id, event.seq), until: *until });

@@ -82,6 +82,8 @@ impl RunState {
         let call_id = self.approvals.get(&granted.approval_id).and_then(|approval| approval.call_id);
         if let Some(call) = call_id.and_then(|call| self.calls.get_mut(&call)) {
             call.status = CallStatus::Approved;
+            // What was agreed to is tried out anew, however often it took until it could be asked about.
+            call.failed_dry_runs = 0;
             if let Some(arguments) = &granted.arguments {
                 call.request.arguments = arguments.clone();
             }

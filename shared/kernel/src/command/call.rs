@@ -69,6 +69,8 @@ pub struct ProgressCall {
     /// When it goes on, if it is put off: nobody is at it until then. Of a call that may not be repeated, this says that it is
     /// known not to have happened.
     pub put_off: Option<Timestamp>,
+    /// Starts of the call that whoever puts it off knows of: one that has started since is somebody else's, and under way.
+    pub starts: u32,
     /// Why, as a stable word: `retry`, `rate_limited`, `circuit_open`.
     pub reason: Option<String>,
     /// Where it goes on outside.
@@ -81,7 +83,7 @@ impl ProgressCall {
     /// Nothing yet.
     #[must_use]
     pub const fn of(call_id: CallId) -> Self {
-        Self { call_id, attempt: None, put_off: None, reason: None, handle: None, asks: None }
+        Self { call_id, attempt: None, put_off: None, starts: 0, reason: None, handle: None, asks: None }
     }
 }
 

@@ -92,8 +92,13 @@ impl Decider {
         if !found && !matches!(call.status, CallStatus::Requested | CallStatus::Approved | CallStatus::Started) {
             return Err(Rejection::CallStatus(call_id, call.status));
         }
-        if progress.put_off.is_some() && !call.request.is_compensation() {
-            self.refuse_if_ending()?;
+        if progress.put_off.is_some() {
+            if progress.starts != call.attempts && !broken(Mutant::PutsOffAnothersStart) {
+                return Err(Rejection::CallStatus(call_id, call.status));
+            }
+            if !call.request.is_compensation() {
+                self.refuse_if_ending()?;
+            }
         }
         let ProgressCall { attempt, put_off, reason, handle, asks, .. } = progress.clone();
         self.emit(ToolProgressed { call_id, attempt, put_off, reason, handle, asks });

@@ -4,8 +4,8 @@ use kernel::{
     Command, Rejection, Status, TimerId, Trust,
     audit::Auditor,
     budget::Limits,
-    call::{Attempt, Binding, CallStatus, Compensation, ErrorClass},
-    command::{CompensateCall, DoubtCall, EndRequest, FireTimer, ProgressCall, StartCall, TurnOutcome},
+    call::{Attempt, Binding, CallStatus, Compensation, ErrorClass, Verdict},
+    command::{CompensateCall, DecideApproval, DoubtCall, EndRequest, FireTimer, ProgressCall, StartCall, TurnOutcome},
     event::{EventData, TimerPurpose},
     tool::{CallKind, Effect},
 };
@@ -26,10 +26,12 @@ fn put_off(run: &Run, call_id: kernel::CallId, seconds: i64) -> Command {
         code: "http_status".into(),
         said: "HTTP 429".into(),
         target: Some("api.example.com:443".into()),
+        dry_run: false,
     };
     Command::ProgressCall(Box::new(ProgressCall {
         attempt: Some(attempt),
         put_off: Some(at(run.now + seconds)),
+        starts: run.state().calls[&call_id].attempts,
         reason: Some("retry".into()),
         ..ProgressCall::of(call_id)
     }))
@@ -63,6 +65,46 @@ fn a_call_that_is_put_off_is_nobodys_until_its_time() {
     assert!(run.state().calls[&ids[0]].put_off.is_none());
     assert_eq!(run.must(start(ids[0])), ["tool.started"]);
     assert_eq!(run.state().calls[&ids[0]].attempts, 2);
+    run.must(completed(ids[0]));
+    audited(&run);
+}
+
+#[test]
+fn a_dry_run_counts_apart_and_anew_once_a_person_has_agreed() {
+    let mut run = Run::started(Limits::default());
+    let ids = run.request(vec![run.call("merge", Effect::External, CallKind::Call)]);
+    let Command::ProgressCall(mut tried) = put_off(&run, ids[0], 300) else { unreachable!() };
+    tried.put_off = None;
+    tried.attempt.as_mut().unwrap().dry_run = true;
+    assert_eq!(run.must(Command::ProgressCall(tried)), ["tool.progressed"]);
+    let counts = |run: &Run| {
+        let call = &run.state().calls[&ids[0]];
+        (call.failed_attempts, call.failed_dry_runs)
+    };
+    assert_eq!(counts(&run), (0, 1));
+    let question = approval(&run, Some(ids[0]), "merge");
+    let yes = DecideApproval {
+        approval_id: question.approval_id,
+        verdict: Verdict::Approve,
+        edited: None,
+        reason: None,
+        by: "ann".into(),
+        aliases: Vec::new(),
+        standing: None,
+    };
+    run.must(Command::AskApproval(Box::new(question)));
+    run.must(Command::DecideApproval(yes));
+    assert_eq!((counts(&run), run.state().calls[&ids[0]].status), ((0, 0), CallStatus::Approved));
+    audited(&run);
+}
+
+#[test]
+fn nobody_puts_off_what_somebody_else_has_started_since() {
+    let mut run = Run::started(Limits::default());
+    let ids = run.request(vec![run.call("merge", Effect::External, CallKind::Call)]);
+    let late = put_off(&run, ids[0], 300);
+    run.must(start(ids[0]));
+    assert_eq!(run.send(&late), Err(Rejection::CallStatus(ids[0], CallStatus::Started)));
     run.must(completed(ids[0]));
     audited(&run);
 }

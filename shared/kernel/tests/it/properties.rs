@@ -173,6 +173,7 @@ fn command(run: &Run, step: Step, by: usize) -> Option<Command> {
         }
         Step::PutOff(seconds) => Command::ProgressCall(Box::new(ProgressCall {
             put_off: Some(at(run.now + i64::from(seconds))),
+            starts: state.calls.get(&call).map_or(0, |call| call.attempts),
             reason: Some("retry".into()),
             ..ProgressCall::of(call)
         })),

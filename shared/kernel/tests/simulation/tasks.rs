@@ -139,7 +139,7 @@ impl Hand {
     }
 
     /// The run at least as of an event: the snapshot will do, if what is looked for is in it. That nothing is to be done is
-    /// for the log to say.
+    /// for the log to say: its state may have nothing either.
     pub async fn load_at_least(
         &self,
         run: RunId,
@@ -154,7 +154,6 @@ impl Hand {
             Some(state) => Some(state),
             None => self.load(run).await,
         }
-        .filter(|state| enough(state))
     }
 
     /// Tries to take a lease.

@@ -30,12 +30,16 @@ fn a_decision_is_cheap() {
     let arguments = json!({"repo": "a/b", "number": 7, "method": "squash", "labels": ["x", "y"]});
     let matters = [ArgumentProvenance { pointer: "/repo".into(), trust: Trust::Operator, source: "operator".into() }];
     let request = policy::Request { matters: &matters, ..merge(&arguments) };
-    let (rounds, start) = (2_000, Instant::now());
-    for _ in 0..rounds {
-        std::hint::black_box(policies.decide(std::hint::black_box(&request)));
-    }
-    let each = start.elapsed() / rounds;
+    let batch = || {
+        let (rounds, start) = (100, Instant::now());
+        for _ in 0..rounds {
+            std::hint::black_box(policies.decide(std::hint::black_box(&request)));
+        }
+        start.elapsed() / rounds
+    };
+    let each = (0..20).map(|_| batch()).min().unwrap();
     println!("a decision takes {each:?}");
-    // Unoptimised and on a loaded machine; it only notices if policies are parsed again for every decision.
+    // Unoptimised and on a loaded machine, in its best moment; it only notices if policies are parsed again for every
+    // decision.
     assert!(each.as_millis() < 10, "{each:?}");
 }

@@ -71,6 +71,10 @@ pub struct Common {
     /// Threads of the runtime; 0 takes half as many as there are cores, and one at least: a machine is seldom one service's own,
     /// and each thread more costs more than it brings while one is enough.
     pub worker_threads: usize,
+    /// How long a store or the collector may take, where the usual is too short. Not a key: only tests say so, which are
+    /// not about how busy the machine is.
+    #[serde(skip)]
+    pub patience: Option<Duration>,
 }
 
 /// How log lines look.
@@ -120,6 +124,7 @@ impl Default for Common {
             artifact_url: "http://127.0.0.1:8086".into(),
             internal_token: "".into(),
             worker_threads: 0,
+            patience: None,
         }
     }
 }

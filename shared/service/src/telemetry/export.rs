@@ -14,8 +14,8 @@ use opentelemetry_sdk::trace::{
 
 use super::trace::GivenIds;
 
-/// A collector that doesn't answer in this time is taken for down.
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// A collector that doesn't answer in this time is taken for down, if nothing else is said.
+pub(super) const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Spans kept while the collector is slow or down; more are dropped, never waited for.
 const QUEUE: usize = 16_384;
 /// Spans sent in one request.
@@ -23,12 +23,18 @@ const BATCH: usize = 1_024;
 /// Longest time between the end of a span and its export.
 const DELAY: Duration = Duration::from_millis(500);
 
-/// A provider that exports the spans of `service` to `endpoint` in the background, on a thread of its own.
-pub(super) fn provider(service: &str, instance: &str, endpoint: &str) -> Result<SdkTracerProvider, ExporterBuildError> {
+/// A provider that exports the spans of `service` to `endpoint` in the background, on a thread of its own. What is not
+/// taken there within `timeout` is lost.
+pub(super) fn provider(
+    service: &str,
+    instance: &str,
+    endpoint: &str,
+    timeout: Duration,
+) -> Result<SdkTracerProvider, ExporterBuildError> {
     let exporter = OtlpExporter::builder()
         .with_tonic()
         .with_endpoint(endpoint)
-        .with_timeout(EXPORT_TIMEOUT)
+        .with_timeout(timeout)
         .with_retry_policy(RetryPolicy::recommended().with_max_retries(1))
         .build()?;
     let exporter = Announced {

@@ -44,7 +44,8 @@ impl Telemetry {
             return Ok(Self { tracer: Tracer::disabled(service), provider: None });
         }
         let instance = uuid::Uuid::now_v7().to_string();
-        let provider = export::provider(service, &instance, endpoint)
+        let timeout = common.patience.unwrap_or(export::EXPORT_TIMEOUT);
+        let provider = export::provider(service, &instance, endpoint, timeout)
             .map_err(|source| TelemetryError { endpoint: endpoint.clone(), source })?;
         Ok(Self { tracer: Tracer::new(service, Some(provider.tracer("escapement"))), provider: Some(provider) })
     }

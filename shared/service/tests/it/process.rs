@@ -11,6 +11,7 @@ use axum::Router;
 use axum::routing::{get as get_route, post};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use service::config::{Common, ConfigError};
 use service::{Ctx, Parent, SpanSpec, TraceContext};
@@ -55,8 +56,24 @@ async fn panics(_: Ctx<Common>) -> Result<(), Failure> {
     panic!("out of cheese")
 }
 
+/// The settings of a process that waits long for the collector: no span is lost because the machine is busy.
+#[derive(Clone, Default, Serialize)]
+struct Patient(Common);
+
+impl<'de> Deserialize<'de> for Patient {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(Common { patience: Some(DEADLINE), ..Common::deserialize(deserializer)? }))
+    }
+}
+
+impl AsRef<Common> for Patient {
+    fn as_ref(&self) -> &Common {
+        &self.0
+    }
+}
+
 /// Takes up work at `POST /begin`, ends it at `POST /end`, and says at `GET /pulling` whether it would take more.
-async fn works(ctx: Ctx<Common>) -> Result<(), Failure> {
+async fn works(ctx: Ctx<Patient>) -> Result<(), Failure> {
     let end = Arc::new(Notify::new());
     let begin = {
         let (ctx, end) = (ctx.clone(), Arc::clone(&end));

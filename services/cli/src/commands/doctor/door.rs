@@ -2,13 +2,13 @@
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use reqwest::Url;
+use reqwest::{Client, Url};
 use serde_json::Value;
 use service::config::SERVICES;
 
 use super::{Check, State, parts::clock};
 use crate::{
-    api::{Api, NO_QUERY},
+    api::{Api, NO_QUERY, client},
     args::DoctorArgs,
     commands::health::{self, ask, reasons},
     error::CliError,
@@ -19,10 +19,30 @@ use crate::{
 /// How far the second of a `Date` header may be from the truth, in milliseconds.
 const SECOND_MS: i64 = 1000;
 
+/// Whom to ask, and how.
+pub struct Asked {
+    name: &'static str,
+    url: Url,
+    client: Client,
+}
+
+/// All services. To be called before anything is waited for: making a client would hold that up.
+pub fn asked(api: &Api, args: &DoctorArgs) -> Result<Vec<Asked>, CliError> {
+    let mut other: Option<Client> = None;
+    let mut asked = Vec::new();
+    for (name, url) in addresses(api, args)? {
+        let client = match api.client_for(&url).or(other.as_ref()) {
+            Some(known) => known.clone(),
+            None => other.insert(client(&url)?).clone(),
+        };
+        asked.push(Asked { name, url, client });
+    }
+    Ok(asked)
+}
+
 /// Asks each service.
-pub async fn services(api: &Api, args: &DoctorArgs) -> Result<Vec<Check>, CliError> {
-    let addresses = addresses(api, args)?;
-    Ok(join_all(addresses.iter().map(|(name, url)| service(name, url))).await)
+pub async fn services(asked: &[Asked]) -> Vec<Check> {
+    join_all(asked.iter().map(service)).await
 }
 
 /// Where each service tells how it is.
@@ -44,10 +64,11 @@ fn addresses(api: &Api, args: &DoctorArgs) -> Result<Vec<(&'static str, Url)>, C
     Ok(addresses)
 }
 
-async fn service(name: &str, url: &Url) -> Check {
+async fn service(Asked { name, url, client }: &Asked) -> Check {
+    let name = *name;
     let mut about = url.clone();
     about.set_path("/healthz");
-    let (ready, about) = futures::join!(ask(url), ask(&about));
+    let (ready, about) = futures::join!(ask(client, url), ask(client, &about));
     let answer = match ready {
         Ok(answer) => answer,
         Err(error) => return Check::failed(name, &error),

@@ -65,14 +65,15 @@ impl Check {
 pub async fn run(api: &Api, args: &DoctorArgs, has_token: bool, out: &Out) -> Result<(), CliError> {
     let settings = Settings::<Common>::load("esc", Vec::<String>::new(), std::env::vars_os())?;
     let common = &settings.value;
+    let asked = door::asked(api, args)?;
     out.fleeting("looking around …");
     let (parts, collector, services) =
-        futures::join!(parts::look(&settings), files::collector(common), door::services(api, args));
+        futures::join!(parts::look(&settings), files::collector(common), door::services(&asked));
     let checks: Vec<Check> = parts
         .into_iter()
         .chain(files::look(common))
         .chain(collector)
-        .chain(services?)
+        .chain(services)
         .chain(door::look(api, has_token).await)
         .collect();
     out.fleeting("");

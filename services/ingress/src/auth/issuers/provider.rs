@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use jsonwebtoken::Validation;
-use metrics::{counter, gauge};
+use metrics::{Counter, counter, gauge};
 use reqwest::header::{ACCEPT, HeaderValue};
 use reqwest::{Client, ClientBuilder, StatusCode, Url, redirect};
 use serde::Deserialize;
@@ -54,6 +54,7 @@ pub(super) struct Provider {
     issuer: String,
     source: KeySource,
     clients: Clients,
+    counters: Counters,
     known: Arc<RwLock<Option<Known>>>,
     readings: Arc<Mutex<Readings>>,
 }
@@ -69,6 +70,27 @@ struct Known {
 struct Readings {
     last: Option<Instant>,
     failing: bool,
+}
+
+/// How readings ended.
+#[derive(Debug)]
+struct Counters {
+    done: Counter,
+    failed: Counter,
+}
+
+impl Counters {
+    /// There from the start, so that the first failure is an increase.
+    fn new(issuer: &str) -> Self {
+        let issuer = issuer.to_owned();
+        let counters = Self {
+            done: counter!("ingress_issuer_readings_total", "issuer" => issuer.clone(), "outcome" => "done"),
+            failed: counter!("ingress_issuer_readings_total", "issuer" => issuer, "outcome" => "failed"),
+        };
+        service::metrics::announce(&counters.done);
+        service::metrics::announce(&counters.failed);
+        counters
+    }
 }
 
 /// What of a discovery document is looked at.
@@ -113,14 +135,12 @@ impl Provider {
     /// Whoever has the keys now. What is known from the same place (`before`) is known here too, and so is what is being read there,
     /// however long the keys are good for by now: the provider may not answer just when the file changes.
     pub(super) fn new(issuer: &Issuer, clients: Clients, before: Option<&Self>) -> Self {
-        for outcome in ["done", "failed"] {
-            service::metrics::announce(&count(&issuer.issuer, outcome));
-        }
         let same = |before: &&Self| before.issuer == issuer.issuer && before.source.place == issuer.keys.place;
         let (known, readings) = before
             .filter(same)
             .map_or_else(Default::default, |before| (Arc::clone(&before.known), Arc::clone(&before.readings)));
-        Self { issuer: issuer.issuer.clone(), source: issuer.keys.clone(), clients, known, readings }
+        let counters = Counters::new(&issuer.issuer);
+        Self { issuer: issuer.issuer.clone(), source: issuer.keys.clone(), clients, counters, known, readings }
     }
 
     /// What a token says, if one of the keys signed it.
@@ -183,11 +203,11 @@ impl Provider {
     }
 
     async fn read(&self, readings: &mut Readings) {
-        let outcome = match self.fetch().await {
+        match self.fetch().await {
             Ok(keys) => {
                 self.take(keys, readings.failing);
                 readings.failing = false;
-                "done"
+                self.counters.done.increment(1);
             }
             Err(error) => {
                 let (error, issuer) = (service::chain(&error), &self.issuer);
@@ -206,10 +226,9 @@ impl Provider {
                     tracing::error!(issuer, error, "the keys of an issuer can't be read: its tokens let nobody in");
                 }
                 readings.failing = true;
-                "failed"
+                self.counters.failed.increment(1);
             }
-        };
-        count(&self.issuer, outcome).increment(1);
+        }
         // From its end on: an answer that takes its time must not be followed by the next question at once.
         readings.last = Some(Instant::now());
     }
@@ -282,10 +301,6 @@ impl Readings {
         }
         may
     }
-}
-
-fn count(issuer: &str, outcome: &'static str) -> metrics::Counter {
-    counter!("ingress_issuer_readings_total", "issuer" => issuer.to_owned(), "outcome" => outcome)
 }
 
 #[cfg(test)]

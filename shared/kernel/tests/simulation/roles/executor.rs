@@ -43,7 +43,8 @@ const ACK: Next = Next::Done(Answer::Ack);
 
 /// Works on the calls of a run that a message is about.
 pub async fn take_all(hand: &Hand, run: RunId, seq: Option<Seq>, rang: impl Fn(&Call) -> bool) -> Answer {
-    let wanted = |state: &RunState| state.calls.values().any(&rang) || state.to_compensate().is_some();
+    // Only what rang counts: a snapshot of a log that is lost may show other work.
+    let wanted = |state: &RunState| state.calls.values().any(&rang);
     let Some(state) = hand.load_at_least(run, seq, wanted).await else {
         return Answer::Ack;
     };
@@ -253,6 +254,9 @@ impl Task<'_> {
 
     /// Starts a call if it needs that, carries it out and records its end.
     async fn carry_out(&self, binding: Binding) -> Next {
+        if self.hand.with(|world| world.choices.chance(4)) {
+            return self.wait_in_line().await;
+        }
         let (began, stall_guard) = self.hand.with(|world| (world.now, world.protocol.stall_guard));
         let started;
         let task = if self.call.needs_start() {
@@ -292,38 +296,51 @@ impl Task<'_> {
         self.hand.step().await;
         match (heard, arrives) {
             (true, true) => task.complete().await,
-            (true, false) if self.hand.with(|world| world.choices.chance(30)) => task.put_off().await,
+            (true, false) if self.hand.with(|world| world.choices.chance(30)) => task.try_later().await,
             (true, false) => task.fail().await,
             (false, _) => task.unsure().await,
         }
     }
 
     /// It has not happened, and may work later.
-    async fn put_off(&self) -> Next {
-        let number = self.call.failed_attempts + 1;
-        let began = self.hand.now();
+    async fn try_later(&self) -> Next {
         let attempt = Attempt {
-            number,
-            began,
+            number: self.call.failed_attempts + 1,
+            began: self.hand.now(),
             took_ms: 1,
             class: ErrorClass::Retry,
             code: "refused".into(),
             said: String::new(),
             target: None,
+            dry_run: false,
         };
-        let until = later(began, Duration::from_secs(1 + self.hand.with(|world| world.choices.below(30) as u64)));
-        let progress = ProgressCall {
-            attempt: Some(attempt),
-            put_off: Some(until),
-            reason: Some("retry".into()),
-            ..ProgressCall::of(self.id())
-        };
-        let key = self.key(&format!("progress/{number}"));
-        match self.hand.submit(self.state.run_id, &Command::ProgressCall(Box::new(progress)), key).await {
-            Ok(_) => ACK,
+        match self.put_off("retry", Some(attempt)).await {
+            Ok(()) => ACK,
             // The run is ending: it is known what came of the call.
             Err(_) => self.fail().await,
         }
+    }
+
+    /// A limit is in the way.
+    async fn wait_in_line(&self) -> Next {
+        self.hand.step().await;
+        // A refusal means that the call has gone another way meanwhile.
+        let _ = self.put_off("rate_limited", None).await;
+        ACK
+    }
+
+    async fn put_off(&self, reason: &str, attempt: Option<Attempt>) -> Result<(), Rejection> {
+        let until = Duration::from_secs(1 + self.hand.with(|world| world.choices.below(30) as u64));
+        let until = later(self.hand.now(), until);
+        let key = self.key(&format!("put_off/{until}"));
+        let progress = ProgressCall {
+            attempt,
+            put_off: Some(until),
+            starts: self.call.attempts,
+            reason: Some(reason.into()),
+            ..ProgressCall::of(self.id())
+        };
+        self.hand.submit(self.state.run_id, &Command::ProgressCall(Box::new(progress)), key).await.map(|_| ())
     }
 
     async fn complete(&self) -> Next {

@@ -45,7 +45,7 @@ pub async fn take(hand: &Hand, doorbell: &Doorbell) -> Answer {
 /// The run, if the doorbell's turn is still its open one and may be taken.
 async fn load(hand: &Hand, doorbell: &Doorbell) -> Option<Arc<RunState>> {
     let may_be_taken = |state: &RunState| state.is_open_turn(doorbell.turn) && state.ending.is_none() && !state.paused;
-    hand.load_at_least(doorbell.run, doorbell.seq, may_be_taken).await
+    hand.load_at_least(doorbell.run, doorbell.seq, may_be_taken).await.filter(|state| may_be_taken(state))
 }
 
 async fn turn(hand: &Hand, mut state: Arc<RunState>) -> Answer {
