@@ -6,11 +6,10 @@ from pathlib import Path
 PERMISSIONS = Path(__file__).parent.parent / "nats" / "permissions.json"
 
 
-def nats_config(listen, store, passwords=None, monitor=None, synced=True):
+def nats_config(listen, store, passwords=None, monitor=None, for_tests=False):
     """The text of a nats.conf. Without `passwords` everybody may do everything (for tests on loopback)."""
-    # The log in Postgres refills what a power cut takes from a stream, so a second between syncs is safe. Where no power cut is to be
-    # survived, the disk is asked as good as never.
-    interval = "1s" if synced else "1h"
+    # The log in Postgres refills what a power cut takes from a stream, so a second between syncs is safe. Tests survive none.
+    interval = "1h" if for_tests else "1s"
     lines = [
         f"listen: {json.dumps(listen)}",
         f"jetstream {{ store_dir: {json.dumps(str(store))}, sync_interval: {interval}, max_mem: 1G, max_file: 20G }}",

@@ -3,17 +3,17 @@
 from .settings import DATABASE, OWNER
 
 
-def settings(port, synced=True):
-    """The settings of a small local cluster. Commits are durable, unless it is told not to wait for the disk."""
+def settings(port, for_tests=False):
+    """The settings of a small local cluster. Commits are durable, but for tests."""
     return {
-        "fsync": "on" if synced else "off",
-        "full_page_writes": "on" if synced else "off",
+        "fsync": "off" if for_tests else "on",
+        "full_page_writes": "off" if for_tests else "on",
         "listen_addresses": "127.0.0.1",
         "port": port,
         # TCP alone, so that a socket folder needs no care; roles have passwords.
         "unix_socket_directories": "",
         # The tests run many services side by side, each with pools of its own.
-        "max_connections": 200 if synced else 500,
+        "max_connections": 500 if for_tests else 200,
         "shared_buffers": "256MB",
         "wal_buffers": "16MB",
         "max_wal_size": "2GB",

@@ -50,7 +50,7 @@ class Server:
 
     def wait(self):
         """Wait until it answers."""
-        self.process.wait_ready(self.ready, 120)
+        self.process.wait_ready(self.ready, 60)
 
     def stop(self):
         """Stop it in its own manner."""
@@ -89,7 +89,7 @@ class Nats(Server):
     def prepare(self):
         passwords = self.credentials.nats if self.credentials else None
         listen, store = f"127.0.0.1:{self.port}", self.home / "store"
-        write_private(self.home / "nats.conf", nats_config(listen, store, passwords, synced=self._stack.synced))
+        write_private(self.home / "nats.conf", nats_config(listen, store, passwords, for_tests=self._stack.for_tests))
 
     def argv(self):
         return [self.program, "-c", self.home / "nats.conf"]
@@ -146,7 +146,7 @@ class Postgres(Server):
         data = self.home / "data"
         if not data.exists():
             self._init(data)
-        told = {**settings(self.port, synced=self._stack.synced), **self._stack.postgres_settings}
+        told = {**settings(self.port, for_tests=self._stack.for_tests), **self._stack.postgres_settings}
         (data / "postgresql.conf").write_text("".join(f"{key} = '{value}'\n" for key, value in told.items()))
 
     def argv(self):

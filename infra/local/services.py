@@ -49,7 +49,7 @@ class Service:
             told.update((str(file), _text(file)) for file in sorted((agents / folder).glob("*.y*ml")))
         return told
 
-    def wait(self, seconds=120):
+    def wait(self, seconds=60):
         """Wait until it says that it can work."""
         self.process.wait_ready(self.ready, seconds)
 

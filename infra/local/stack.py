@@ -24,12 +24,12 @@ _DRAIN = int(os.environ.get("ESC_DRAIN_SECONDS") or 20) + 5
 
 
 @contextmanager
-def own_stack(root, kind, open_parts=False, synced=True):
+def own_stack(root, kind, open_parts=False, for_tests=False):
     """A stack on free ports in a temporary folder, not started; stopped and deleted at the end."""
     state = Path(tempfile.mkdtemp(prefix=f"escapement-{kind}-"))
     # The unprivileged account that Postgres runs as under root must be able to pass.
     state.chmod(0o755)
-    stack = Stack(root, Ports.free(), state, open_parts, synced)
+    stack = Stack(root, Ports.free(), state, open_parts, for_tests)
     try:
         yield stack
     finally:
@@ -42,10 +42,10 @@ class Stack:
     """Parts and services over one state folder.
 
     `state` defaults to `ESC_LOCAL`, or else to `.local` of the checkout. `open_parts` gives parts without passwords, for tests on loopback.
-    Parts that are not `synced` lose data if the machine stops, not if only their process does: for tests, so that a busy disk does not hold them up.
+    Parts `for_tests` take more connections, and lose data if the machine stops (not if only their process does), so that a busy disk holds nobody up.
     """
 
-    def __init__(self, root, ports=None, state=None, open_parts=False, synced=True):
+    def __init__(self, root, ports=None, state=None, open_parts=False, for_tests=False):
         self.root = Path(root)
         self.ports = ports or Ports.from_env()
         self.state = Path(state or os.environ.get("ESC_LOCAL") or self.root / ".local")
@@ -55,7 +55,7 @@ class Stack:
         self.settings = {}
         # Settings of Postgres, over those that a local cluster has.
         self.postgres_settings = {}
-        self.synced = synced
+        self.for_tests = for_tests
         self._open_parts = open_parts
         self.parts = [server(self) for server in (Postgres, Nats, Valkey)]
         self.services = {name: Service(name, self.ports[name], self.state) for name in START_ORDER}

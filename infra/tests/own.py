@@ -14,7 +14,7 @@ def own_stack(tests, kind):
     """A stack for a class of tests, not started; it is gone when they are over. Where `esc` is not built they are skipped."""
     held = ExitStack()
     tests.addClassCleanup(held.close)
-    stack = held.enter_context(local.own_stack(ROOT, kind, synced=False))
+    stack = held.enter_context(local.own_stack(ROOT, kind, for_tests=True))
     if not stack.program("esc").exists():
         raise unittest.SkipTest("`esc` is not built")
     return stack

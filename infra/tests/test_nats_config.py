@@ -83,7 +83,7 @@ class Configuration(unittest.TestCase):
             self.assertEqual(text.count(password), 1)
         self.assertIn('listen: "127.0.0.1:4222"', text)
         self.assertIn("sync_interval: 1s", text)
-        self.assertIn("sync_interval: 1h", nats_config("127.0.0.1:4222", "/tmp/store", passwords, synced=False))
+        self.assertIn("sync_interval: 1h", nats_config("127.0.0.1:4222", "/tmp/store", passwords, for_tests=True))
 
     def test_an_open_server_has_no_users(self):
         self.assertNotIn("authorization", nats_config("127.0.0.1:4222", "/tmp/store"))

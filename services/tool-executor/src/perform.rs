@@ -291,7 +291,9 @@ impl Attempts<'_> {
             if let Some(reason) = reason {
                 return Ok(Attempted::PutOff { wait, reason, attempt, error });
             }
-            self.dispatcher.record_attempt(self.task, attempt).await?;
+            if !self.dispatcher.record_attempt(self.task, attempt).await? {
+                return Ok(Attempted::Failed(error));
+            }
             self.failed += 1;
         }
     }

@@ -23,7 +23,7 @@ impl Bus {
     /// it: what it publishes to or consumes from is created when it is missing.
     pub async fn reconcile(&self, topology: &Topology) -> Result<(), BusError> {
         self.set_topology(topology.clone());
-        // As long as some requests may go without an answer.
+        // Long enough for a few requests to go unanswered.
         let policy =
             retry::Policy::exponential(Duration::from_millis(100), Duration::from_secs(2)).within(self.patience() * 4);
         retry::when(policy, BusError::is_transient, || self.reconcile_once(topology)).await

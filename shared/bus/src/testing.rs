@@ -103,8 +103,8 @@ impl Drop for TestBus {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
             runtime.block_on(async {
                 // Whoever fails is not held up for long by a server that is gone.
-                let connect_within = Duration::from_secs(10);
-                let options = BusOptions { topology, connect_within, ..options(namespace) };
+                let (connect_within, patience) = (Duration::from_secs(10), Duration::from_secs(5));
+                let options = BusOptions { topology, connect_within, patience, ..options(namespace) };
                 let bus = Bus::connect(options).await.ok()?;
                 bus.delete_streams().await.ok()
             })

@@ -2,7 +2,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
-use kernel::{EventData, Role};
+use kernel::{EventData, Role, Timestamp};
 use sqlx::{
     AssertSqlSafe, Executor, PgConnection, Row, SqlSafeStr,
     migrate::{Migration, MigrationType, Migrator},
@@ -39,6 +39,7 @@ const FILES: &[(&str, &str)] = files![
     "0018_people",
     "0019_one_round_trip",
     "0030_two_people",
+    "0031_audit_by_schema",
 ];
 
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -85,7 +86,8 @@ pub struct SchemaState {
     pub pending: Vec<String>,
     /// What a newer program has done, by number: this one does not know what it means.
     pub ahead: Vec<i64>,
-    /// Milliseconds that the clock of Postgres is ahead of this machine's.
+    /// Milliseconds that the clock of Postgres is ahead of this machine's for certain: how long its word was under way is not
+    /// known, and counts for nothing.
     pub clock_ms: i64,
 }
 
@@ -96,12 +98,14 @@ pub struct SchemaState {
 pub async fn schema_state(url: &str, schema: &str) -> Result<SchemaState, EngineError> {
     let read = || pg("looking at the schema");
     let pool = connect(url, schema, 1, POSTGRES_WITHIN).await?;
+    drop(pool.acquire().await.map_err(read())?);
+    let asked = Timestamp::now().as_millisecond();
     let there: i64 = sqlx::query("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
         .fetch_one(&pool)
         .await
         .and_then(|row| row.try_get(0))
         .map_err(read())?;
-    let clock_ms = there - kernel::Timestamp::now().as_millisecond();
+    let clock_ms = there - there.clamp(asked, Timestamp::now().as_millisecond().max(asked));
     let table: Option<String> = sqlx::query("select to_regclass($1)::text")
         .bind(format!("{schema}._sqlx_migrations"))
         .fetch_one(&pool)

@@ -52,13 +52,16 @@ impl Pool {
         Ok(Lent { connection: Some(connection), is_well: false, bench: Arc::clone(&self.bench) })
     }
 
-    /// A transaction.
+    /// A transaction. One that is given up is ended by sqlx's pool, to which the connection goes back in any case.
+    ///
+    /// It begins in a task of its own, whether or not anybody still waits for it: given up on the way, it would be open, and
+    /// sqlx would not know. The connection would be lent again like that, and nothing that is asked on it would be committed.
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Postgres>, Error> {
-        // One that is given up is ended by sqlx's pool, to which the connection goes back in any case.
-        match self.warm_or_wait() {
-            Ok(connection) => Transaction::begin(connection, None).await,
-            Err(_waiting) => self.inner.begin().await,
-        }
+        let connection = match self.warm_or_wait() {
+            Ok(connection) => connection,
+            Err(_waiting) => self.inner.acquire().await?,
+        };
+        tokio::spawn(Transaction::begin(connection, None)).await.unwrap_or(Err(Error::WorkerCrashed))
     }
 
     /// Closes all connections, and waits for those that are lent.
@@ -284,6 +287,26 @@ mod tests {
         let wrong = number(&pool, "select 1 / 0").await;
         assert!(matches!(wrong, Err(Error::Database(_))), "{wrong:?}");
         assert_eq!(number(&pool, "select 43").await.unwrap(), 43);
+    }
+
+    #[tokio::test]
+    async fn a_transaction_that_was_given_up_as_it_began_is_over() {
+        let (pool, other) = (pool(1).await, pool(1).await);
+        for polls in 0..5 {
+            number(&pool, "select 1").await.unwrap();
+            let mut begun = Box::pin(pool.begin());
+            for _ in 0..polls {
+                if futures::poll!(begun.as_mut()).is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(begun);
+            // Held until the end of its transaction, which is that of its statement unless another one is open.
+            number(&pool, "select 1 from pg_advisory_xact_lock(742120)").await.unwrap();
+            let free = number(&other, "select pg_try_advisory_xact_lock(742120)::int").await.unwrap();
+            assert_eq!(free, 1, "given up after {polls} polls");
+        }
     }
 
     #[tokio::test]

@@ -74,7 +74,7 @@ impl House {
         }
         start!("approval", approval {});
         start!("scheduler", scheduler {});
-        // When an opinion comes late, the rules' word stands.
+        // When an opinion comes late the rules' word stands, and that is not what is tried here.
         start!("observer", observer { opinion_seconds: 60 });
         start!(
             "tool-executor",

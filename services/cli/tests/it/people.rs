@@ -47,6 +47,10 @@ async fn a_token_is_made_used_listed_and_revoked_and_all_of_it_is_on_record() {
     assert_eq!(code, 0, "{out}{err}");
     let made: Value = serde_json::from_str(&out).unwrap();
     let token = made["token"].as_str().unwrap().to_owned();
+    // Before there is another act, which it might come after.
+    let is_kept = |out: &str| out.contains("/v1/tokens");
+    let (_, out, _) = audit_until(&whole, &["list", "--action", "tokens.create"], is_kept).await;
+    assert!(out.contains("whole") && out.contains("/v1/tokens") && out.contains("127.0.0.1"), "{out}");
     assert_eq!(esc(&whole, &token, &["runs"]).await.0, 0);
     let (code, _, err) = esc(&whole, &token, &["tokens", "list"]).await;
     assert_eq!(code, 2);
@@ -61,9 +65,6 @@ async fn a_token_is_made_used_listed_and_revoked_and_all_of_it_is_on_record() {
     assert_eq!(code, 2);
     assert!(err.contains("revoked"), "{err}");
 
-    let is_kept = |out: &str| out.contains("/v1/tokens");
-    let (_, out, _) = audit_until(&whole, &["list", "--action", "tokens.create"], is_kept).await;
-    assert!(out.contains("whole") && out.contains("/v1/tokens") && out.contains("127.0.0.1"), "{out}");
     let are_kept = |out: &str| out.lines().count() >= 2;
     let (code, out, err) = audit_until(&whole, &["export", "--since", "1h"], are_kept).await;
     assert_eq!(code, 0, "{err}");

@@ -215,7 +215,7 @@ async fn a_reader_that_is_too_slow_is_told_to_come_again() {
     for piece in 0..400 {
         publish_delta(&door, run, turn, piece * text.len(), &text).await;
         if piece % 16 == 0 {
-            // A flush may take longer than it may, on a slow machine.
+            // On a slow machine its patience may end before it is through.
             eventually("a flush", || async { door.bus().flush().await.ok() }).await;
         }
     }

@@ -1,6 +1,6 @@
 //! Child runs on real parts: created, settled, held and ended with their parents, whoever dies in between.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kernel::{
     Block, CallId, Cause, Command, RunId, RunState, Status, Trust,
@@ -165,10 +165,7 @@ async fn the_end_of_a_run_reaches_fifty_below_it() {
     let begun = Instant::now();
     system.cancel(root).await;
     system.until("the end of all", async || system.all_are(&[root], Status::Cancelled).await).await;
-    let took = begun.elapsed();
-    println!("fifty runs ended {took:?} after their root was cancelled");
-    // Far more than it takes: the machine may be busy with other tests.
-    assert!(took < Duration::from_secs(60), "{took:?}");
+    println!("fifty runs ended {:?} after their root was cancelled", begun.elapsed());
     assert!(system.all_are(&tree, Status::Cancelled).await.is_some());
     for state in under_way {
         let late = Block::new("late", Trust::Operator, "model:test");

@@ -23,10 +23,10 @@ const GATHER: Duration = Duration::from_millis(100);
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 /// Pauses between looks at output that does not grow.
 const LOOK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
-/// How long a supervisor may take to say who it is. One that never began is told as lost no earlier.
-const APPEAR: Duration = Duration::from_secs(15);
+/// How long a supervisor may take to say who it is: a busy disk holds it up.
+pub(super) const APPEAR: Duration = Duration::from_secs(15);
 /// How long a command may be over before its supervisor has recorded it.
-const RECORD: Duration = Duration::from_secs(30);
+const RECORD: Duration = Duration::from_secs(10);
 
 /// Follows one activity. Holds its lock.
 pub(super) struct Tail {
@@ -42,13 +42,14 @@ pub(super) struct Tail {
     position: Position,
     cap: u64,
     secrets: Secrets,
-    since: Instant,
     /// Tells the guard when there is too much output.
     beyond: watch::Sender<Option<&'static str>>,
     /// Rung when the supervisor has ended, if it is this process's child.
     exited: std::sync::Arc<Notify>,
     /// It has no processes here: only what is recorded says that it has ended.
     remote: bool,
+    /// When its supervisor is no longer waited for.
+    appear_by: Instant,
     processes: Processes,
     _lock: File,
 }
@@ -64,6 +65,8 @@ pub(super) struct Follow {
     pub beyond: watch::Sender<Option<&'static str>>,
     pub exited: std::sync::Arc<Notify>,
     pub remote: bool,
+    /// How long its supervisor may still take to appear.
+    pub appear: Duration,
     pub processes: Processes,
     pub lock: File,
 }
@@ -80,8 +83,8 @@ impl Tail {
     /// Takes up where the last follower stopped: frames that it had cut and of which no confirmation is known are sent
     /// again as they were.
     pub async fn begin(follow: Follow) -> io::Result<Self> {
-        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, remote, processes, lock } =
-            follow;
+        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, .. } = follow;
+        let Follow { remote, appear, processes, lock, .. } = follow;
         let cut = files.frames();
         let acked = files.acked();
         let confirmed = cut.iter().take_while(|end| end.offset <= acked).count();
@@ -99,10 +102,10 @@ impl Tail {
             position,
             cap: if caps.output == 0 { u64::MAX } else { caps.output },
             secrets,
-            since: Instant::now(),
             beyond,
             exited,
             remote,
+            appear_by: Instant::now() + appear,
             processes,
             _lock: lock,
         };
@@ -229,23 +232,23 @@ impl Tail {
     }
 
     fn ended(&self) -> impl Future<Output = Option<Ended>> + use<> {
-        let (files, call, since, remote) = (self.files.clone(), self.activity.call, self.since, self.remote);
+        let (files, call, by, remote) = (self.files.clone(), self.activity.call, self.appear_by, self.remote);
         let look = move || match remote {
             true => files.exit_status().map(Ended::Status),
-            false => look(&files, call, since),
+            false => look(&files, call, by),
         };
         async move { tokio::task::spawn_blocking(look).await.unwrap_or_default() }
     }
 }
 
 /// Whether the supervisor has ended, and how.
-fn look(files: &Files, call: kernel::CallId, since: Instant) -> Option<Ended> {
+fn look(files: &Files, call: kernel::CallId, appear_by: Instant) -> Option<Ended> {
     if let Some(status) = files.exit_status() {
         return Some(Ended::Status(status));
     }
     let alive = match files.pid() {
         Some(pid) => processes::belongs(pid, call),
-        None => since.elapsed() < APPEAR,
+        None => Instant::now() < appear_by,
     };
     if alive {
         return None;

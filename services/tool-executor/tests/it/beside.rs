@@ -84,15 +84,9 @@ async fn a_resource_is_held_across_runs_until_its_holder_is_done_or_dead() {
     drop(first);
     go(&house, one);
     // What the dead one alone knew of, nothing but the scheduler's bell tells of.
-    let (output, _) = tokio::select! {
-        output = house.output(one_calls[0]) => output,
-        never = house.keep_ringing(one) => match never {},
-    };
+    let (output, _) = house.while_ringing(one, house.output(one_calls[0])).await;
     assert_eq!(output, b"begin\nend\n");
-    tokio::select! {
-        () = started(&house, two, two_calls[0]) => {}
-        never = house.keep_ringing(two) => match never {},
-    }
+    house.while_ringing(two, started(&house, two, two_calls[0])).await;
     go(&house, two);
     house.output(two_calls[0]).await;
     house.close(vec![second]).await;

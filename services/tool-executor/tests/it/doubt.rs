@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use kernel::Trust;
+use kernel::event::EventData;
 use serde_json::json;
+use tool_executor::Config;
 
 use crate::house::House;
 use crate::server::{Plan, Server};
@@ -60,6 +62,18 @@ async fn without_a_read_back_the_outcome_is_unknown_and_nothing_is_repeated() {
 }
 
 #[tokio::test]
+async fn what_is_recorded_too_late_to_begin_is_not_sent_and_looked_into() {
+    let server = Server::start().await;
+    let house = house(&server, true).await;
+    let executor = house.executor_with(Config { begin_within: Duration::ZERO, ..house.config() });
+    let (run, _) = house.run_one("x.do", json!({"number": 1}), Trust::Operator).await;
+    let told = |events: &[EventData]| events.iter().any(|event| event.type_name() == "tool.in_doubt").then_some(());
+    house.event(run, told).await;
+    assert!(server.asked().is_empty());
+    house.close(vec![executor]).await;
+}
+
+#[tokio::test]
 async fn an_executor_that_dies_between_effect_and_record_leaves_it_to_another() {
     let server = Server::start().await;
     let house = House::new(&[], &[("x.do", server.effect_tool("x.do", "30s", true))], "{}").await;
@@ -73,10 +87,7 @@ async fn an_executor_that_dies_between_effect_and_record_leaves_it_to_another() 
     drop(first);
     let second = house.executor();
     // Its message may come again while the lease is not let go of yet.
-    let (end, ..) = tokio::select! {
-        end = house.end_of(run, call_id) => end,
-        never = house.keep_ringing(run) => match never {},
-    };
+    let (end, ..) = house.while_ringing(run, house.end_of(run, call_id)).await;
     assert_eq!(end, "tool.completed");
     assert_eq!((server.asked().len(), house.count(run, "tool.reconciled").await), (1, 1));
     house.close(vec![second]).await;

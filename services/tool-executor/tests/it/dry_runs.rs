@@ -221,17 +221,11 @@ async fn a_dry_run_that_is_refused_for_now_is_tried_again_later_as_often_as_its_
     server.be_busy("/check/n2", 9, 21);
     let moves = async |node: &str| {
         let (run, id) = house.run_one("x.move", json!({ "node": node }), Trust::Operator).await;
-        tokio::select! {
-            end = house.end_of(run, id) => (run, end),
-            never = house.keep_time(run) => match never {},
-        }
+        (run, house.while_time_is_kept(run, house.end_of(run, id)).await)
     };
     let drains = async |node: &str| {
         let (run, _) = house.run_one("x.drain", json!({ "node": node }), Trust::Operator).await;
-        tokio::select! {
-            question = house.question(run, 1) => question,
-            never = house.keep_time(run) => match never {},
-        }
+        house.while_time_is_kept(run, house.question(run, 1)).await
     };
     // In boxes: beside each other on the stack they are too large for it.
     let ((run, moved), question, (_, denied)) =
@@ -260,10 +254,7 @@ async fn a_dry_run_is_asked_no_more_often_over_all_starts_than_its_tool_allows()
     // In the second start it is asked twice, since it does not ask to wait for long.
     server.be_busy("/check/n1", 9, 1);
     let (run, id) = house.run_one("x.move", json!({"node": "n1"}), Trust::Operator).await;
-    let (end, code, block) = tokio::select! {
-        end = house.end_of(run, id) => end,
-        never = house.keep_time(run) => match never {},
-    };
+    let (end, code, block) = house.while_time_is_kept(run, house.end_of(run, id)).await;
     assert_eq!((end, code.as_str()), ("tool.denied", "dry_run_failed"), "{}", block.text);
     assert!(block.text.contains("it asks to wait 1 s"), "{}", block.text);
     assert_eq!((server.seen("/check/n1").len(), server.seen("/move/n1").len()), (3, 0));
@@ -281,10 +272,7 @@ async fn a_call_has_as_many_attempts_of_its_own_as_without_a_dry_run() {
     server.be_busy("/check/n1", 1, 1);
     server.be_busy("/move/n1", 1, 1);
     let (run, id) = house.run_one("x.move", json!({"node": "n1"}), Trust::Operator).await;
-    let (end, ..) = tokio::select! {
-        end = house.end_of(run, id) => end,
-        never = house.keep_time(run) => match never {},
-    };
+    let (end, ..) = house.while_time_is_kept(run, house.end_of(run, id)).await;
     assert_eq!(end, "tool.completed");
     assert_eq!(house.attempts(run).await, ["retry http_status (dry run)", "retry http_status"]);
     house.close(vec![executor]).await;

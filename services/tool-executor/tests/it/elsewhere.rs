@@ -30,10 +30,7 @@ async fn a_job_elsewhere_goes_on_by_itself_and_is_taken_up_by_another_executor()
     server.set_job(0, "running");
     let second = house.executor_with(config(&house));
     // If the first one died before it followed the job, nothing but the scheduler's bell tells of it.
-    tokio::select! {
-        () = house.frame(call_id, "running: ") => {}
-        never = house.keep_ringing(run) => match never {},
-    }
+    house.while_ringing(run, house.frame(call_id, "running: ")).await;
     server.set_job(0, "passed");
     let (output, exit) = house.output(call_id).await;
     let output = String::from_utf8(output).unwrap();
@@ -75,10 +72,7 @@ async fn a_start_without_an_answer_is_found_by_its_key() {
     server.set_job(0, "passed");
     let second = house.executor_with(config(&house));
     // Its message may come again while the lease is not let go of yet.
-    let (_, exit) = tokio::select! {
-        output = house.output(call_id) => output,
-        never = house.keep_ringing(run) => match never {},
-    };
+    let (_, exit) = house.while_ringing(run, house.output(call_id)).await;
     assert!(exit.is_success(), "{exit:?}");
     assert_eq!((server.jobs().len(), house.count(run, "tool.in_doubt").await), (1, 1));
     house.close(vec![second]).await;

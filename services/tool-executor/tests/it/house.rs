@@ -291,6 +291,22 @@ impl House {
         }
     }
 
+    /// Does something while `keep_ringing` goes on.
+    pub async fn while_ringing<T>(&self, run: RunId, what: impl Future<Output = T>) -> T {
+        tokio::select! {
+            done = what => done,
+            never = self.keep_ringing(run) => match never {},
+        }
+    }
+
+    /// Does something while `keep_time` goes on.
+    pub async fn while_time_is_kept<T>(&self, run: RunId, what: impl Future<Output = T>) -> T {
+        tokio::select! {
+            done = what => done,
+            never = self.keep_time(run) => match never {},
+        }
+    }
+
     /// Plays the scheduler: rings for what nobody is at, as long as it is polled.
     pub async fn keep_ringing(&self, run: RunId) -> std::convert::Infallible {
         let outbox = self.engine(Role::Scheduler).await.outbox();

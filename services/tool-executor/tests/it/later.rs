@@ -26,10 +26,7 @@ async fn an_effect_that_was_refused_for_now_is_put_off_and_done_once() {
     house.event(run, |events| events.iter().any(|event| event.type_name() == "timer.set").then_some(())).await;
     first.stop().await.unwrap();
     let second = house.executor();
-    let end = tokio::select! {
-        end = house.end_of(run, call_id) => end,
-        never = house.keep_time(run) => match never {},
-    };
+    let end = house.while_time_is_kept(run, house.end_of(run, call_id)).await;
     assert_eq!(end.0, "tool.completed");
     assert_eq!(house.attempts(run).await, ["retry http_status", "retry http_status"]);
     assert_eq!((house.count(run, "tool.started").await, house.count(run, "tool.due").await), (3, 2));
@@ -236,10 +233,7 @@ async fn an_executor_that_dies_while_it_undoes_leaves_the_rest_to_another() {
     house.event(run, |_| (server.asked().len() == 3).then_some(())).await;
     drop(first);
     let second = house.executor();
-    tokio::select! {
-        () = is_cancelled(&house, run) => {}
-        never = house.keep_ringing(run) => match never {},
-    }
+    house.while_ringing(run, is_cancelled(&house, run)).await;
     assert_eq!(undone(&house.events(run).await), [ids[1], ids[0]]);
     // Nobody knows of the one, so it is not done twice; the other is done.
     assert_eq!((house.count(run, "tool.reconciled").await, server.asked().len()), (1, 4));

@@ -278,10 +278,7 @@ async fn a_task_goes_on_without_its_executor() {
     let bench = Bench { executors: vec![house.executor()], house, folder };
     std::fs::write(bench.folder.join("over"), "").unwrap();
     // As the scheduler does for what was started and nobody is at.
-    let (end, _, block) = tokio::select! {
-        end = bench.house.end_of(run, call_id) => end,
-        never = bench.house.keep_ringing(run) => match never {},
-    };
+    let (end, _, block) = bench.house.while_ringing(run, bench.house.end_of(run, call_id)).await;
     assert_eq!((end, block.text.as_str()), ("tool.completed", "the task is done"));
     assert_eq!(bench.log("call").len(), 1, "it was not started again");
     bench.close().await;

@@ -196,10 +196,7 @@ impl Bench {
         let call = desk::request(&desk::found(&self.house, name).await, json!({}), Trust::Operator);
         let call_id = call.call_id;
         let run = self.house.run(vec![call]).await;
-        tokio::select! {
-            end = self.house.end_of(run, call_id) => end,
-            never = self.house.keep_time(run) => match never {},
-        }
+        self.house.while_time_is_kept(run, self.house.end_of(run, call_id)).await
     }
 
     async fn close(self) {

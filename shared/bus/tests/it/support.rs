@@ -98,9 +98,10 @@ pub fn impatient_topology() -> Topology {
     topology_that_waits(Duration::from_secs(2))
 }
 
-/// A bus whose consumers wait a minute for a silent worker: nothing is delivered again because the machine is busy.
+/// A bus whose consumers wait for a silent worker far longer than tests do for anything: what is delivered again is so for
+/// another reason.
 pub async fn patient() -> TestBus {
-    TestBus::start_with(topology_that_waits(Duration::from_secs(60))).await.unwrap()
+    TestBus::start_with(topology_that_waits(Duration::from_secs(600))).await.unwrap()
 }
 
 fn topology_that_waits(ack_wait: Duration) -> Topology {

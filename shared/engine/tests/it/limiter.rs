@@ -6,7 +6,7 @@ use engine::testing::TestStack;
 use engine::{Admission, BreakerOptions, Rate};
 use kernel::Role;
 
-/// Longer than any machine is held up: what is left alone is so as long as a test looks.
+/// Longer than a test can be held up: a target that is left alone stays so while it looks.
 const BREAKER: BreakerOptions = BreakerOptions {
     threshold: 3,
     first: Duration::from_secs(60),

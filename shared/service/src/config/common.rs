@@ -72,7 +72,7 @@ pub struct Common {
     /// and each thread more costs more than it brings while one is enough.
     pub worker_threads: usize,
     /// How long a store or the collector may take, where the usual is too short. Not a key: only tests say so, which are
-    /// not about how busy the machine is.
+    /// not about how busy the machine is. What is asked of NATS is asked again, and a cut connection shows by its usual time.
     #[serde(skip)]
     pub patience: Option<Duration>,
 }

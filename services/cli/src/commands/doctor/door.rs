@@ -28,6 +28,7 @@ pub struct Asked {
 
 /// All services. To be called before anything is waited for: making a client would hold that up.
 pub fn asked(api: &Api, args: &DoctorArgs) -> Result<Vec<Asked>, CliError> {
+    // There are two kinds: for this machine, which no proxy leads to, and for others.
     let mut other: Option<Client> = None;
     let mut asked = Vec::new();
     for (name, url) in addresses(api, args)? {

@@ -1,7 +1,7 @@
 //! NATS, its streams, Postgres and Redis, as far as this shell was told where they are. Each is looked at by itself, so that
 //! one that is down hides no other.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bus::{Bus, Topology};
 use service::{Common, config::Settings};
@@ -55,7 +55,6 @@ async fn streams(bus: &Bus) -> Check {
 }
 
 async fn postgres(common: &Common) -> Vec<Check> {
-    let before = Instant::now();
     let state = match engine::schema_state(common.database_url.expose(), &common.schema).await {
         Ok(state) => state,
         Err(error) => return vec![Check::failed("postgres", &error.into())],
@@ -70,14 +69,7 @@ async fn postgres(common: &Common) -> Vec<Check> {
         let words = format!("schema `{}` lacks {}", common.schema, state.pending.join(", "));
         Check::wrong("postgres", words, "run `esc migrate` with ESC_DATABASE_URL of the owner")
     };
-    let took_ms = i64::try_from(before.elapsed().as_millis()).unwrap_or(i64::MAX);
-    vec![schema, clock("the clock of Postgres", allowing(state.clock_ms, took_ms))]
-}
-
-/// How far ahead a clock is for certain, where its word may have been under way for as long as the question took: to a machine
-/// that was held up meanwhile, a clock that is right seems to be behind.
-fn allowing(ahead_ms: i64, took_ms: i64) -> i64 {
-    if ahead_ms < 0 { ahead_ms.saturating_add(took_ms).min(0) } else { ahead_ms }
+    vec![schema, clock("the clock of Postgres", state.clock_ms)]
 }
 
 /// A clock that is so many milliseconds ahead of this machine's.
@@ -122,10 +114,5 @@ mod tests {
         let ahead = clock("it", 61_250);
         assert_eq!((ahead.state, ahead.detail.as_str()), (State::Wrong, "is 61.2 s ahead of this machine's"));
         assert!(clock("it", -3_000).detail.contains("behind"));
-    }
-
-    #[test]
-    fn an_answer_that_was_late_makes_no_clock_wrong() {
-        assert_eq!((allowing(-9_000, 10_000), allowing(-9_000, 1_000), allowing(9_000, 10_000)), (0, -8_000, 9_000));
     }
 }
