@@ -3,6 +3,8 @@ create or replace function add_to_audit(p_entries jsonb) returns void
 language plpgsql volatile
 as $$
 begin
+    -- The lock that this function took before: while it is replaced, entries of both must not pass each other.
+    perform pg_advisory_xact_lock_shared(hashtextextended('/audit', 0));
     perform pg_advisory_xact_lock(hashtextextended(current_schema() || '/audit', 0));
     insert into audit (id, at, tenant, actor, roles, token_id, action, resource, outcome, address, forwarded, user_agent,
                        evidence)

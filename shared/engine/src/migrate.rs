@@ -98,14 +98,15 @@ pub struct SchemaState {
 pub async fn schema_state(url: &str, schema: &str) -> Result<SchemaState, EngineError> {
     let read = || pg("looking at the schema");
     let pool = connect(url, schema, 1, POSTGRES_WITHIN).await?;
-    drop(pool.acquire().await.map_err(read())?);
+    let mut connection = pool.acquire().await.map_err(read())?;
     let asked = Timestamp::now().as_millisecond();
     let there: i64 = sqlx::query("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
-        .fetch_one(&pool)
+        .fetch_one(&mut *connection)
         .await
         .and_then(|row| row.try_get(0))
         .map_err(read())?;
-    let clock_ms = there - there.clamp(asked, Timestamp::now().as_millisecond().max(asked));
+    let clock_ms = certainly_ahead(there, asked, Timestamp::now().as_millisecond());
+    drop(connection);
     let table: Option<String> = sqlx::query("select to_regclass($1)::text")
         .bind(format!("{schema}._sqlx_migrations"))
         .fetch_one(&pool)
@@ -126,6 +127,11 @@ pub async fn schema_state(url: &str, schema: &str) -> Result<SchemaState, Engine
     let mut ahead: Vec<i64> = done.iter().copied().filter(|version| !known(version)).collect();
     ahead.sort_unstable();
     Ok(SchemaState { pending, ahead, clock_ms })
+}
+
+/// How far a clock is ahead that said `there` between these two times.
+fn certainly_ahead(there: i64, asked: i64, answered: i64) -> i64 {
+    there - there.clamp(asked, answered.max(asked))
 }
 
 async fn migrate_locked(connection: &mut PgConnection, schema: &str) -> Result<(), EngineError> {
@@ -254,7 +260,15 @@ async fn run(connection: &mut PgConnection, sql: String, operation: &'static str
 
 #[cfg(test)]
 mod tests {
-    use super::{FILES, MIGRATIONS};
+    use super::{FILES, MIGRATIONS, certainly_ahead};
+
+    #[test]
+    fn what_a_clock_may_have_said_in_time_is_not_wrong() {
+        let ahead = |there| certainly_ahead(there, 1_000, 9_000);
+        assert_eq!((ahead(1_000), ahead(5_000), ahead(9_000)), (0, 0, 0));
+        assert_eq!((ahead(400), ahead(9_700)), (-600, 700));
+        assert_eq!(certainly_ahead(500, 1_000, 400), -500, "this machine's was put back meanwhile");
+    }
 
     /// Two of one number, as two branches leave them, would make the second unappliable.
     #[test]

@@ -279,9 +279,7 @@ impl Activities {
         tracing::info!(run_id = %activity.run, call = %activity.call, "taking up an activity");
         metrics::counter!("tool_executor_reattached_total").increment(1);
         let room = self.room();
-        // Where nothing ever began there is nobody to wait for.
-        let appear = if is_new { Duration::ZERO } else { tail::APPEAR };
-        let follow = Follow { appear, ..self.follow(activity, files, &meta, lock, Arc::new(Notify::new())) };
+        let follow = self.follow(activity, files, &meta, lock, Arc::new(Notify::new()));
         self.keep_following(follow, lease, held, room, None);
         Ok(Attached::Following)
     }
@@ -359,7 +357,6 @@ impl Activities {
             beyond,
             exited,
             remote: false,
-            appear: tail::APPEAR,
             lock,
         }
     }

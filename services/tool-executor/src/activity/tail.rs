@@ -23,8 +23,9 @@ const GATHER: Duration = Duration::from_millis(100);
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 /// Pauses between looks at output that does not grow.
 const LOOK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
-/// How long a supervisor may take to say who it is: a busy disk holds it up.
-pub(super) const APPEAR: Duration = Duration::from_secs(15);
+/// How long a supervisor may take to say who it is: a busy disk holds it up. As long keeps whoever takes an activity up the
+/// lock of one that never began, so that an executor that was held up on its way there does not begin it after all.
+const APPEAR: Duration = Duration::from_secs(15);
 /// How long a command may be over before its supervisor has recorded it.
 const RECORD: Duration = Duration::from_secs(10);
 
@@ -65,8 +66,6 @@ pub(super) struct Follow {
     pub beyond: watch::Sender<Option<&'static str>>,
     pub exited: std::sync::Arc<Notify>,
     pub remote: bool,
-    /// How long its supervisor may still take to appear.
-    pub appear: Duration,
     pub processes: Processes,
     pub lock: File,
 }
@@ -83,8 +82,8 @@ impl Tail {
     /// Takes up where the last follower stopped: frames that it had cut and of which no confirmation is known are sent
     /// again as they were.
     pub async fn begin(follow: Follow) -> io::Result<Self> {
-        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, .. } = follow;
-        let Follow { remote, appear, processes, lock, .. } = follow;
+        let Follow { files, activity, publisher, secrets, traceparent, caps, beyond, exited, remote, processes, lock } =
+            follow;
         let cut = files.frames();
         let acked = files.acked();
         let confirmed = cut.iter().take_while(|end| end.offset <= acked).count();
@@ -105,7 +104,7 @@ impl Tail {
             beyond,
             exited,
             remote,
-            appear_by: Instant::now() + appear,
+            appear_by: Instant::now() + APPEAR,
             processes,
             _lock: lock,
         };
