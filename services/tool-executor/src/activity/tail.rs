@@ -23,8 +23,8 @@ const GATHER: Duration = Duration::from_millis(100);
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 /// Pauses between looks at output that does not grow.
 const LOOK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
-/// How long a supervisor may take to say who it is: a busy disk holds it up. As long keeps whoever takes an activity up the
-/// lock of one that never began, so that an executor that was held up on its way there does not begin it after all.
+/// How long a supervisor may take to say who it is: a busy disk holds it up. Whoever takes up an activity that never began keeps
+/// its lock for as long, so that an executor that was held up on its way there does not begin it after all.
 const APPEAR: Duration = Duration::from_secs(15);
 /// How long a command may be over before its supervisor has recorded it.
 const RECORD: Duration = Duration::from_secs(10);

@@ -244,7 +244,7 @@ async fn a_dry_run_that_is_refused_for_now_is_tried_again_later_as_often_as_its_
 }
 
 #[tokio::test]
-async fn a_dry_run_is_asked_no_more_often_over_all_starts_than_its_tool_allows() {
+async fn a_dry_run_fails_no_more_often_over_all_starts_than_its_tool_allows() {
     let server = Server::start().await;
     let mut declared = tools(&server);
     declared[2].1.push_str("retry: { attempts: 3 }\n");

@@ -3,8 +3,8 @@
 use kernel::{
     ApprovalId, Block, CallId, Command, Decision, Rejection, RunId, RunState, Seq, TenantId, Timestamp, Trust, TurnId,
     budget::{Limits, Usage},
-    call::{Approval, Binding, CallRequest, CallResult},
-    command::{AddMessage, ByOperator, CompleteCall, CreateRun, TurnOutcome},
+    call::{Approval, Binding, CallRequest, CallResult, Verdict},
+    command::{AddMessage, ByOperator, CompleteCall, CreateRun, DecideApproval, TurnOutcome},
     decide,
     event::RunCreated,
     tool::{CallKind, Effect},
@@ -128,6 +128,12 @@ pub fn approval(run: &Run, call_id: Option<CallId>, name: &str) -> Approval {
         shown: Default::default(),
         expires_at: at(1_000_000),
     }
+}
+
+/// What a person says to a question, and nothing besides.
+pub fn decision(approval_id: ApprovalId, verdict: Verdict, by: &str) -> DecideApproval {
+    let (edited, reason, standing, aliases) = (None, None, None, Vec::new());
+    DecideApproval { approval_id, verdict, edited, reason, by: by.into(), aliases, standing }
 }
 
 pub fn ann(reason: Option<&str>) -> ByOperator {

@@ -5,7 +5,7 @@ use kernel::{
     audit::Auditor,
     budget::Limits,
     call::{Attempt, Binding, CallStatus, Compensation, ErrorClass, Verdict},
-    command::{CompensateCall, DecideApproval, DoubtCall, EndRequest, FireTimer, ProgressCall, StartCall, TurnOutcome},
+    command::{CompensateCall, DoubtCall, EndRequest, FireTimer, ProgressCall, StartCall, TurnOutcome},
     event::{EventData, TimerPurpose},
     tool::{CallKind, Effect},
 };
@@ -83,15 +83,7 @@ fn a_dry_run_counts_apart_and_anew_once_a_person_has_agreed() {
     };
     assert_eq!(counts(&run), (0, 1));
     let question = approval(&run, Some(ids[0]), "merge");
-    let yes = DecideApproval {
-        approval_id: question.approval_id,
-        verdict: Verdict::Approve,
-        edited: None,
-        reason: None,
-        by: "ann".into(),
-        aliases: Vec::new(),
-        standing: None,
-    };
+    let yes = decision(question.approval_id, Verdict::Approve, "ann");
     run.must(Command::AskApproval(Box::new(question)));
     run.must(Command::DecideApproval(yes));
     assert_eq!((counts(&run), run.state().calls[&ids[0]].status), ((0, 0), CallStatus::Approved));

@@ -8,8 +8,8 @@ use kernel::{
     call::{ArtifactRef, CallResult, Verdict},
     child::ParentRef,
     command::{
-        AddMessage, ByOperator, ChangeBudget, ChargeTurn, Compact, CompleteCall, CreateRun, DecideApproval, EndRequest,
-        ExpireApproval, Judge, NoteDrift, PlanChange, RejectTurn, ReviseRun, TurnOutcome,
+        AddMessage, ByOperator, ChangeBudget, ChargeTurn, Compact, CompleteCall, CreateRun, EndRequest, ExpireApproval,
+        Judge, NoteDrift, PlanChange, RejectTurn, ReviseRun, TurnOutcome,
     },
     context::Summary,
     drift::{DriftKind, Remedy},
@@ -18,7 +18,7 @@ use kernel::{
 };
 use serde_json::json;
 
-use crate::build::{self, Run, block};
+use crate::build::{self, Run, block, decision};
 
 const CRITERION: &str = "the page answers";
 
@@ -237,16 +237,7 @@ fn question(run: &Run) -> ApprovalId {
 }
 
 fn decide(approval_id: ApprovalId, verdict: Verdict) -> Command {
-    let (edited, reason, standing) = (None, None, None);
-    Command::DecideApproval(DecideApproval {
-        approval_id,
-        verdict,
-        edited,
-        reason,
-        by: "ann".into(),
-        aliases: Vec::new(),
-        standing,
-    })
+    Command::DecideApproval(decision(approval_id, verdict, "ann"))
 }
 
 #[test]

@@ -111,15 +111,7 @@ fn an_effect_needs_its_start_and_an_unapproved_one_gets_none() {
     run.must(Command::AskApproval(Box::new(approval(&run, Some(ids[0]), "merge"))));
     assert!(matches!(run.send(&Command::StartCall(start(ids[0]))), Err(Rejection::CallStatus(..))));
     let approval_id = *run.state().approvals.keys().next().unwrap();
-    let yes = DecideApproval {
-        approval_id,
-        verdict: Verdict::Approve,
-        edited: None,
-        reason: None,
-        by: "ann".into(),
-        aliases: Vec::new(),
-        standing: None,
-    };
+    let yes = decision(approval_id, Verdict::Approve, "ann");
     assert_eq!(run.must(Command::DecideApproval(yes.clone())), ["approval.granted"]);
     assert!(matches!(run.send(&Command::DecideApproval(yes)), Err(Rejection::AlreadyDecided(..))));
     let other = StartCall { binding: Binding { arguments: "changed".into(), ..binding() }, ..start(ids[0]) };
@@ -136,15 +128,7 @@ fn edited_arguments_are_what_is_dispatched() {
     run.must(Command::AskApproval(Box::new(approval(&run, Some(ids[0]), "merge"))));
     let approval_id = *run.state().approvals.keys().next().unwrap();
     let edited = Some((serde_json::json!({ "name": "edited" }), "b".to_owned()));
-    run.must(Command::DecideApproval(DecideApproval {
-        approval_id,
-        verdict: Verdict::Approve,
-        edited,
-        reason: None,
-        by: "ann".into(),
-        aliases: Vec::new(),
-        standing: None,
-    }));
+    run.must(Command::DecideApproval(DecideApproval { edited, ..decision(approval_id, Verdict::Approve, "ann") }));
     assert_eq!(run.state().calls[&ids[0]].request.arguments["name"], "edited");
     assert_eq!(run.send(&Command::StartCall(start(ids[0]))), Err(Rejection::GrantMismatch(ids[0])));
     let shown = StartCall { binding: Binding { arguments: "b".into(), ..binding() }, ..start(ids[0]) };
@@ -157,15 +141,7 @@ fn a_denied_call_tells_the_model_why() {
     let ids = run.request(vec![run.call("merge", Effect::External, CallKind::Call)]);
     run.must(Command::AskApproval(Box::new(approval(&run, Some(ids[0]), "merge"))));
     let approval_id = *run.state().approvals.keys().next().unwrap();
-    let no = DecideApproval {
-        approval_id,
-        verdict: Verdict::Deny,
-        edited: None,
-        reason: Some("not on a Friday".into()),
-        by: "ann".into(),
-        aliases: Vec::new(),
-        standing: None,
-    };
+    let no = DecideApproval { reason: Some("not on a Friday".into()), ..decision(approval_id, Verdict::Deny, "ann") };
     assert_eq!(run.must(Command::DecideApproval(no)), ["approval.denied", "tool.denied", "run.runnable"]);
     assert!(run.state().facts.iter().any(|fact| fact.block.text.contains("Friday")));
 }

@@ -23,11 +23,6 @@ fn asking() -> (Run, CallId, ApprovalId) {
     (run, ids[0], id)
 }
 
-fn decision(approval_id: ApprovalId, verdict: Verdict, by: &str) -> DecideApproval {
-    let (edited, reason, standing, aliases) = (None, None, None, Vec::new());
-    DecideApproval { approval_id, verdict, edited, reason, by: by.into(), aliases, standing }
-}
-
 fn yes(approval_id: ApprovalId, by: &str) -> Command {
     Command::DecideApproval(decision(approval_id, Verdict::Approve, by))
 }
